@@ -43,7 +43,8 @@ class Executor(Protocol):
 
         Args:
             commands: The arguments of each.
-            stop: Asked now and then; once it is true, what still runs is ended and not yielded.
+            stop: Called from time to time; once it returns true, what still runs is ended and not
+                yielded.
         """
 
 

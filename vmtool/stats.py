@@ -31,7 +31,7 @@ _SLOPE_POINTS: Final = 400
 #: the number of points), and the most that is reckoned with: a random walk would have 1.
 _SIGNIFICANT: Final = 1.645
 _MOST_CORRELATION: Final = 0.98
-#: The shape of growth is that of so many medians, or up to twice as many.
+#: The shape of growth is judged by this many medians, or up to twice as many.
 _SHAPE_POINTS: Final = 32
 #: Fewer points of a quarter say nothing about its growth.
 _LEAST_QUARTER: Final = 6

@@ -227,7 +227,7 @@ def _inspect(
 
 
 def _refresh_metrics(path: str, watched: Watch) -> None:
-    """Replace the file; what is none, such as a pipe, gets the last sample only."""
+    """Replace the file; a pipe or a device gets only the last sample."""
     from vmtool.report.inspect_export import metrics_of
 
     # What cannot be written now is tried again at the end, where a failure is reported.
@@ -255,11 +255,11 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     import vmtool.cli.progress  # noqa: F401
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.watched_program import start_program
-    from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_numbers
+    from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_pids
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch
 
-    if shows_other_numbers():
+    if shows_other_pids():
         raise VmtoolError(
             f"{OTHER_PROC}, so the command would not be found there; it was not started",
             hint="mount it again: `unshare --pid --fork --mount-proc`, or `mount -t proc proc /proc`",

@@ -129,7 +129,7 @@ def compare_elsewhere(
         rules_of: The rules of one.
         budget: In bytes, of this machine.
         where: How many processes, or the address of a cluster.
-        stop: Asked now and then; once it is true, what is not done is left out.
+        stop: Called from time to time; once it returns true, what is not done is left out.
     """
     from vmtool.replay.compare_workers import replay_remotely
     from vmtool.results.kv_replay import ComparedReplay, ReplayComparison

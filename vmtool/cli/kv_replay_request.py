@@ -354,7 +354,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
 
 
 def refuse_if_none_fits(result: ReplayResult, backing: VirtualBacking) -> None:
-    """Raise if what is safe here holds none of the requests, so that nothing was replayed.
+    """Raise if none of the requests fits into what is safe here, so nothing was replayed.
 
     Raises:
         RefusedError: If so; the error names the limit.

@@ -288,7 +288,7 @@ class Cluster:
                 the one that Dask's nanny starts in its place.
             resources: What of Dask's resources it takes while it runs: see
                 https://distributed.dask.org/en/stable/resources.html.
-            stop: Asked now and then; what is not done then is left out.
+            stop: Called from time to time; once it returns true, what is not done is left out.
         """
         waiting = [_Host(host) for host in self.hosts()]
         command = [*arguments, "--json"]

@@ -54,7 +54,7 @@ class _Usual:
     machines: int
 
     def deviation(self, runs: int) -> float:
-        """Return the standard deviation of a machine's mean of so many *runs*, as that of a new one."""
+        """Return the standard deviation of the mean of *runs* runs of a new machine."""
         variance = self.scale**2
         if self.runs_variance is not None:
             # The scale is that of machines with typical runs; other numbers of runs vary otherwise.

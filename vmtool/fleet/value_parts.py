@@ -35,7 +35,7 @@ def find_parts(
     floor: float,
     apart: Callable[[float], bool],
 ) -> list[list[int]]:
-    """Return the indices of the machines in each part, the lowest part first; one part is no split.
+    """Return the indices of the machines in each part, the lowest part first; a single part means no split.
 
     What belongs to no part, as too few machines are like it, is left out.
 

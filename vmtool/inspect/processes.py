@@ -106,7 +106,7 @@ def open_process(pid: int) -> ProcessView:
         hint = (
             "`ps -e` lists the processes; in a container, use the PID that it has in the container"
         )
-        if shows_other_numbers():
+        if shows_other_pids():
             hint = f"{OTHER_PROC}: use a PID that `ps -e` lists, not one from `$!`"
         raise CallError(
             "open",
@@ -132,19 +132,19 @@ def open_process(pid: int) -> ProcessView:
     )
 
 
-#: Why no process is found by the number that it has for vmtool.
+#: Why no process is found by the PID that it has for vmtool.
 OTHER_PROC: Final = "/proc belongs to a different PID namespace from vmtool's"
 
 
-def shows_other_numbers() -> bool:
-    """Return whether ``/proc`` numbers processes otherwise than vmtool sees them.
+def shows_other_pids() -> bool:
+    """Return whether the PIDs in ``/proc`` are not those that vmtool sees.
 
-    So it is after ``unshare --pid`` without ``--mount-proc``.
+    That is so after ``unshare --pid`` without ``--mount-proc``.
     """
     try:
         return sys.platform == "linux" and os.readlink("/proc/self") != str(os.getpid())
     except OSError:
-        return False  # there is no /proc, which is told elsewhere
+        return False  # there is no /proc, which is reported elsewhere
 
 
 def _hint_hidden() -> str | None:

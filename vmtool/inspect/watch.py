@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         Sample,
     )
 
-#: The list of areas is read at most every so many times what reading it took, so that watching
-#: costs less than 1 % of a processor also at the limit of areas.
+#: The list of areas is read again only after this many times the time that reading it took, so that
+#: watching costs less than 1 % of a processor even at the limit of areas.
 _AREAS_EVERY: Final = 200
 #: For a program that has just started, and for so long only.
 _FRESH_EVERY: Final = 20

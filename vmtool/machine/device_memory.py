@@ -181,7 +181,7 @@ def _others(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
 
 
 def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
-    """Return what a plan of so many *contexts* can commit on the device of *backing*.
+    """Return what a plan with that number of *contexts* can commit on the device of *backing*.
 
     ``None`` for the host.
     """

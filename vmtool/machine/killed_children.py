@@ -19,7 +19,7 @@ _TICKS_S: Final = 0.3
 #: A group that reached its limit so often since a child started did nothing but reclaim
 #: (docs/platform-facts.md#linux-cgroup-high).
 _THRASHING: Final = 100
-#: A share of the last 10 s, in percent, from which on all tasks waiting for memory is a cause.
+#: All tasks waiting for memory for at least this percentage of the last 10 s is a cause.
 _STALLED: Final = 20.0
 
 

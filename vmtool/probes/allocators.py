@@ -225,7 +225,7 @@ def _measure(
 
 
 def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
-    """Return the size from which on each managed method was faster than each baseline, if any."""
+    """Return from what size each managed method was always faster than each baseline, if any."""
     totals = {(each.method, each.nbytes): each.total_ns for each in timings}
     sizes = sorted({each.nbytes for each in timings}, reverse=True)
     found: dict[str, int | None] = {}
@@ -242,7 +242,7 @@ def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
 
 
 def grows_faster_from(growth: Sequence[GrowthTiming]) -> int | None:
-    """Return the length from which on doubling in place was faster than by copying, if any."""
+    """Return from what length doubling in place was always faster than copying, if any."""
     start = None
     for each in sorted(growth, key=lambda each: each.from_bytes, reverse=True):
         if each.in_place_ns >= each.copying_ns:

@@ -11,7 +11,7 @@ PATTERNS: Final = ("linear", "doubling", "sawtooth")
 
 #: More steps than this would measure the harness and fill the memory with samples.
 MAX_STEPS: Final = 1 << 18
-#: A tooth goes up so many steps and down half as many.
+#: A tooth goes up by the first number of steps and down by the second.
 _TOOTH_UP: Final = 4
 _TOOTH_DOWN: Final = 2
 

@@ -152,7 +152,7 @@ def compare_copying(
 
 
 def _faster_from(steps: Sequence[tuple[int, int, int]], copied_ns: Sequence[int]) -> int | None:
-    """Return the length from which on every step was faster in place, if any."""
+    """Return the smallest length from which every step was faster in place, if any."""
     start = None
     for (_, length, ns), copied in reversed(list(zip(steps, copied_ns, strict=False))):
         if ns >= copied:

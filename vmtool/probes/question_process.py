@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 #: Questions that write to memory; :data:`GUARDED` must die of it where the method has guards.
 WRITES: Final = ("committed", "never", "released")
 GUARDED: Final = ("never", "released")
-#: After so many commits it is clear whether they add memory areas.
+#: After this many commits it is clear whether they add memory areas.
 _SAMPLE: Final = 256
 #: Commits in one reservation.
 _PART: Final = 4096

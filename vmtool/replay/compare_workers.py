@@ -26,7 +26,7 @@ def replay_remotely(
     Args:
         tasks: By key, the arguments of vmtool and the settings as they are known here.
         executor: What runs them.
-        stop: Asked now and then; what is not done then is left out.
+        stop: Called from time to time; once it returns true, what is not done is left out.
 
     Raises:
         VmtoolError: If a replay fails there.

@@ -99,13 +99,13 @@ class Shortcuts:
     # ---- one after the other --------------------------------------------------------------------
 
     def run(self, stop: Callable[[], bool]) -> None:
-        """Take events until one needs a decision, or too much of the state.
+        """Handle events until one needs a decision, or more of the state than is at hand here.
 
-        While the queue has a request, or a sequence is stalled, only steps are taken, as what ends
-        makes room for those.
+        While a request is queued or a sequence is stalled, only steps are handled, because an end
+        makes room for the waiting ones.
 
         Args:
-            stop: Asked now and then; once it is true, no more are taken.
+            stop: Called from time to time; once it returns true, no more events are handled.
         """
         while not self._needs_decision():
             if self._ring is not None and not self._ring.members:
@@ -119,14 +119,14 @@ class Shortcuts:
 
     @property
     def _few_steps(self) -> bool:
-        """Whether sequences take so few steps that turns are not worth it; the order of blocks is."""
+        """Whether sequences take too few steps for turns to be worth it; with pools, they always are."""
         counts, pooled = self._simulation.recorder.counts, isinstance(self._store, PoolStore)
         return not pooled and counts.decode_steps < _FEW_STEPS * self._period * counts.finished
 
     def _needs_decision(self) -> bool:
-        """Return whether the next event is none for :meth:`_run`, whose set-up takes longer to say so.
+        """Return whether :meth:`_run` cannot handle the next event; its set-up takes longer than this.
 
-        Where sequences wait for memory, that is true of most.
+        If sequences wait for memory, that is true of most events.
         """
         simulation = self._simulation
         if not simulation.heap or not (simulation.stalled or simulation.queue):

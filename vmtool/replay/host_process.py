@@ -77,7 +77,8 @@ def replay_in_child(
     Args:
         job: What.
         seen: Called now and then with the requests that the child has read.
-        stop: Asked now and then; once it is true, the child stops and what it did is the result.
+        stop: Called from time to time; once it returns true, the child stops, and the result is
+            what it did until then.
 
     Raises:
         VmtoolError: If the replay fails, or the child dies before it has done anything.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     #: What was taken from a class, whose lowest free block was that before.
     _Taken: TypeAlias = tuple["ClassUse", int, list[Stretch]]
 
-#: For so many blocks there is room at first; it grows.
+#: The number of blocks that there is room for at first; it grows.
 _FIRST_BLOCKS: Final = 64
 #: Fewer blocks at once are listed one by one.
 _FEW_BLOCKS: Final = 4
@@ -48,7 +48,7 @@ class PoolUse:
         base: Where the first of them begins in the reservation.
         size: Bytes from one to the next.
         filling: Blocks of a granule, where those fill it; else 0.
-        most: Granules that a block has a part in at most.
+        most: The most granules that one block can touch.
         committed: A byte for each granule: 1 while it is, 2 where no block fits into it.
     """
 
@@ -233,7 +233,7 @@ class ClassUse:
         """Take the lowest block for each of *takers* in turn.
 
         Yields:
-            The number of one that commits memory, how many granules and in how many spans.
+            For each taker that commits memory: its number, the granules and the spans.
         """
         used, low = self._used, self.low
         first = self.pools[0]
@@ -259,7 +259,7 @@ class ClassUse:
         self.low = low
 
     def give(self, blocks: Iterable[Stretch]) -> None:
-        """Give back *blocks*, the granules of which are not committed or go on to be."""
+        """Give back *blocks*, whose granules are not committed, or stay committed."""
         used, lowest = self._used, self.low
         for first, end, mark in blocks:
             if end - first == 1:
@@ -273,7 +273,7 @@ class ClassUse:
         self.low = lowest
 
     def free(self, blocks: Sequence[Stretch]) -> list[tuple[PoolUse, _Gone]]:
-        """Give back blocks; the granules of each pool that have none in use any more."""
+        """Give back blocks; return the granules of each pool that have none in use any more."""
         if not blocks:
             return []
         self.give(blocks)
@@ -295,7 +295,7 @@ class PoolStore(PrefixStore):
     Args:
         classes: What sequences take blocks from.
         granule: In bytes.
-        granules: How many granules hold the first so many blocks of a size.
+        granules: How many granules hold the first *n* blocks of a size.
         account: The byte totals.
         prefix_tokens: Tokens of a named block of a prefix.
         share: Whether prefixes are shared.
@@ -416,7 +416,7 @@ class PoolStore(PrefixStore):
         """Take one block of class *at* for each of *sequences* in turn.
 
         Returns:
-            Of each that commits memory its number, the bytes and in how many spans.
+            For each sequence that commits memory: its number, the bytes and the spans.
         """
         takers = [seq.blocks[at] for seq in sequences]
         granule = self._granule
@@ -426,9 +426,9 @@ class PoolStore(PrefixStore):
 
     @property
     def regular(self) -> Regular | None:
-        """How sequences take a block after the same tokens; ``None`` if they don't from the first on.
+        """After how many tokens all sequences take a block; ``None`` unless that holds from the first.
 
-        Which blocks they take depends on the order of all.
+        Which blocks they take depends on the order in which they take them.
         """
         found = regular([each.kind for each in self._classes])
         return None if found is None or found.start else found
@@ -524,7 +524,7 @@ class PoolStore(PrefixStore):
     def _use(
         self, taken: Sequence[_Taken], room: int
     ) -> tuple[int, int, list[tuple[PoolUse, list[Run]]]] | None:
-        """Use the blocks *taken*; give all back and say ``None`` if they commit more than *room*.
+        """Use the blocks *taken*; give all back and return ``None`` if they commit more than *room*.
 
         Returns:
             The bytes to commit, in how many spans, and the granules.
@@ -550,7 +550,7 @@ class PoolStore(PrefixStore):
         return None
 
     def _commit(self, taken: Sequence[_Taken], slack_ns: int | None) -> bool:
-        """Commit the granules of the blocks *taken*; give all back and say ``False`` if refused."""
+        """Commit the granules of the blocks *taken*; if refused, give all back and return ``False``."""
         account = self._account
         found = self._use(taken, account.budget - account.committed)
         if found is None:
@@ -563,7 +563,7 @@ class PoolStore(PrefixStore):
     def give(
         self, given: list[list[Stretch]]
     ) -> tuple[int, int, list[tuple[PoolUse, Iterable[Run]]]]:
-        """Give back blocks; the bytes, spans and granules that have none in use any more."""
+        """Give back blocks; return the bytes, spans and granules that have none in use any more."""
         found: list[tuple[PoolUse, Iterable[Run]]] = []
         freed = calls = 0
         for each, blocks in zip(self._classes, given, strict=True):

@@ -82,7 +82,7 @@ class Prefixes:
         return path, in_use, resident
 
     def leave(self, path: Sequence[Node], resident: int) -> int:
-        """Count one user less of the blocks of *path*, of which the first *resident* have memory.
+        """Count one user less of the blocks of *path*, the first *resident* of which have memory.
 
         Returns:
             How many of the first of them are still in use.

@@ -218,12 +218,12 @@ class RangeStore(PrefixStore):
 
     @property
     def regular(self) -> Regular | None:
-        """From where on sequences commit the same after the same tokens; ``None`` if never."""
+        """From what length sequences commit alike after the same tokens; ``None`` if they never do."""
         return regular(self._shapes)
 
     @property
     def table(self) -> GrowthTable | None:
-        """What sequences commit at each token, if that is not the same but never nothing."""
+        """What sequences commit at each token, if that differs but is never nothing."""
         packed = all(isinstance(shape, PackedRange) for shape in self._shapes)
         every = [
             shape.entry_bytes >= self._granule
@@ -280,7 +280,7 @@ class GrowthTable:
         nbytes: The bytes by length.
         calls: In how many spans from the first token on.
         moments: The bytes of each step times the length before it.
-        most: The bytes of one step at most.
+        most: The most bytes of one step.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], granule: int) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vmtool.replay.sequence import RunningSequence
     from vmtool.replay.token_bytes import UsedBytes
 
-#: The timeline has at most so many points, and at least half as many once it had so many.
+#: The most points of the timeline; once it had that many, it keeps at least half of them.
 MOST_POINTS: Final = 512
 _FIRST_INTERVAL_NS: Final = 10**6
 _BATCH: Final = 4096
@@ -93,9 +93,9 @@ class Recorder:
         live_area: Integral of the bytes of tokens over time, prefixes counted for each sequence.
         peak_live: The most bytes of tokens at once, shared ones once.
         interval_ns: About how far points of the timeline are apart.
-        most_points: How many it has at most.
-        last_ns: Where its last point is; -1 without one.
-        due_ns: From when on it wants another point.
+        most_points: The most points that it may have.
+        last_ns: When its last point was; -1 without one.
+        due_ns: When the next point is due.
     """
 
     counts: Counts = field(default_factory=Counts)

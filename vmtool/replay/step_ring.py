@@ -14,11 +14,11 @@ _NEVER: Final = 1 << 62
 
 
 class StepRing:
-    """Sequences by the remainder of their steps' times, in which order they take turns.
+    """Sequences sorted by the remainder of their steps' times, the order in which they take turns.
 
-    Where every sequence commits the same after so many tokens, and tokens take the same time, each
-    has one such step in a period, so that what all of them do until some time is a stretch of a
-    sorted list.
+    If every sequence commits the same after the same number of tokens, and all tokens take the same
+    time, each sequence has one such step per period. What all of them do until some time is then a
+    stretch of a sorted list.
 
     Args:
         period_ns: The time from one step of a sequence to its next.
@@ -26,8 +26,8 @@ class StepRing:
     Attributes:
         members: The sequences, in order; older ones first at one moment.
         next_ns: When the next step is; far away if there is none.
-        last_ns: When the last one was that :meth:`advance` went over.
-        swept_ns: Until when, exclusively, it did so.
+        last_ns: When the last step was that :meth:`advance` went over.
+        swept_ns: The time until which, exclusively, it went over steps.
     """
 
     def __init__(self, period_ns: int) -> None:
@@ -85,7 +85,7 @@ class StepRing:
         self.next_ns = self._next() if self.members else _NEVER
 
     def advance(self, until: int, most: int) -> int:
-        """Go over all steps before *until*, of which there is one, but over *most* at most; how many."""
+        """Go over the steps before *until* (there is at least one), at most *most*; return how many."""
         phases = self._phases
         turn, phase = divmod(until, self._period_ns)
         place = bisect_left(phases, phase)
@@ -125,7 +125,7 @@ class StepRing:
         return found
 
     def time(self, step: int) -> int:
-        """Return when the step of that number was that the last :meth:`advance` went over."""
+        """Return the time of step number *step* of those that the last :meth:`advance` went over."""
         turn, place = self._before
         turns, place = divmod(place + step, len(self._phases))
         return (turn + turns) * self._period_ns + self._phases[place]

@@ -25,8 +25,8 @@ class Regular(NamedTuple):
     """How sequences grow alike.
 
     Attributes:
-        start: The length from which on they do, at which their memory is used up.
-        period: After how many tokens more it always is again.
+        start: The length from which they do; their memory is used up there.
+        period: The number of tokens after which it is used up again, every time.
     """
 
     start: int
@@ -47,8 +47,8 @@ class Growth(NamedTuple):  # a tuple unpacks fast, and every step does
     """What a sequence takes to grow from one length to another, and its state after that.
 
     Attributes:
-        nbytes: Of what it has then more: it commits them, or they are those of blocks.
-        calls: In how many spans; 0 for blocks, as what they commit depends on others.
+        nbytes: The bytes that it has more after that: it commits them, or takes them as blocks.
+        calls: The number of spans; 0 for blocks, because what they commit depends on others.
         backed: The length that memory was requested for.
         covered: The longest length that its memory is enough for; ``None`` for any.
         runs: The granules of each range.

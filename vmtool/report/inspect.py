@@ -332,7 +332,7 @@ def _verdict(trend: Trend) -> str:
     return "small" if trend.growth < trend.growth_least else "slowing"
 
 
-#: With addresses the table of reservations needs so many columns.
+#: The columns that the table of reservations needs with addresses.
 _WITH_ADDRESSES: Final = 100
 
 

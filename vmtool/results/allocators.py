@@ -120,11 +120,11 @@ class DeviceAllocators:
         device: The device.
         granularity_bytes: The size of a handle in ``timings`` and ``growth``.
         timings: By size and method.
-        faster_from_bytes: The smallest size from which on a method of virtual memory management
-            was faster than a baseline at every size tried, by ``METHOD<BASELINE``; ``None``: at none.
+        faster_from_bytes: The smallest size from which a method of virtual memory management was
+            faster than a baseline at every size tried, by ``METHOD<BASELINE``; ``None``: at none.
         growth: Doubling, by length.
-        grows_faster_from_bytes: The smallest length from which on doubling in place was faster than
-            by copying at every length tried; ``None``: at none.
+        grows_faster_from_bytes: The smallest length from which doubling in place was faster than
+            copying at every length tried; ``None``: at none.
         chunks: The sweep of chunk sizes.
         knee_bytes: The smallest chunk that costs at most a tenth more for each GiB than the cheapest.
         beside: Mapping beside running work; ``None`` if it was not asked for.

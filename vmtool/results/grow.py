@@ -23,7 +23,7 @@ class CopyResult:
         in_place_ns: Time of the same steps in place.
         stopped: Why it ended early: ``interrupted``, ``time limit`` or the error; ``None`` if it
             did not.
-        faster_from_bytes: The smallest length from which on every step in place was faster than by
+        faster_from_bytes: The smallest length from which every step was faster in place than by
             copying; ``None``: not even the last was.
     """
 

@@ -32,11 +32,11 @@ class ProcessIdentity:
     """The process that was inspected.
 
     Attributes:
-        pid: Its number, as this process sees it.
+        pid: Its PID, as this process sees it.
         name: The short name that the kernel keeps.
         command: Its command line; empty where it may not be read.
         user: Its owner's name.
-        started_ns: When it started, in nanoseconds since 1970; a reused number has another.
+        started_ns: When it started, in nanoseconds since 1970; a reused PID has another.
         own_pid_namespace: Whether it runs in another PID namespace than vmtool.
         exit_code: Of a command that inspect started: its exit code, or 128 and its signal;
             ``None`` while it runs.

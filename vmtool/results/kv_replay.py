@@ -56,7 +56,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line of the trace that is no request.
+    """A line of the trace that is not a request.
 
     Attributes:
         line: Its number, from 1.
@@ -72,12 +72,12 @@ class TraceFacts:
     """What was read.
 
     Attributes:
-        name: The file, or the settings of a made-up trace.
+        name: The file, or the settings of a synthetic trace.
         format: azure, burstgpt, mooncake, jsonl or synthetic.
         requests: Requests read.
-        lines: Lines read; 0 of a made-up trace.
-        late: Requests whose time was before that of the one above; taken as arriving with it.
-        bad: Lines that are no requests.
+        lines: Lines read; 0 for a synthetic trace.
+        late: Requests whose time was before that of an earlier line; they arrive with that one.
+        bad: Lines that are not requests.
         bad_lines: The first of them.
     """
 
@@ -296,7 +296,7 @@ class HeldBytes:
 
     Attributes:
         holder: sequences, prefixes, block pools, or the pool of released memory.
-        held_bytes: Its bytes. Memory that several sequences map is in here once, as prefixes.
+        held_bytes: Its bytes. Memory that several sequences map counts once, under prefixes.
     """
 
     holder: str

@@ -94,7 +94,7 @@ def run_matrix(
         sequence: Whose waste to show.
         hang_ns: A worker that does not move for this long is killed.
         name_host: Whether the machine's name goes into the result.
-        stopping: Asked about ten times a second whether to end early.
+        stopping: Called about ten times a second; returns whether to end early.
         progress: Called with the number of runs done and of all.
         refused: Called with why a cell is not run.
 

@@ -310,8 +310,8 @@ class SglangResult:
         pool: The pool.
         max_tokens: Tokens of a sequence.
         sequences: The requested sequences.
-        sequences_fit: Whether the pool holds so many of the requested length at once; ``None`` with
-            windows, of which it depends on the steps what they take.
+        sequences_fit: Whether the pool holds that many of the requested length at once; ``None`` with
+            windows, because what they take depends on the steps.
         log_lines: The lines that it would log, by the versions that log so.
         rank: What is assumed of each rank; ``None`` without a budget.
     """

@@ -1,7 +1,7 @@
 """What TensorRT-LLM would log for the same pool: its blocks, and the tokens that they hold.
 
 Source: class ``KVCacheManager`` in ``_torch/pyexecutor/resource_manager.py`` of 1.2, and the lines of
-``kvCacheManager.cpp``. A block has so many tokens of every layer. Windows count only where
+``kvCacheManager.cpp``. A block has the same number of tokens of every layer. Windows count only where
 ``max_attention_window`` names them; then each window has a pool of its own, and the memory is divided
 evenly among the pools (``calculate_max_num_blocks_for_vswa``), and a request reserves in each the window and
 what one step may read besides (``getRemainingBlocksToCompletion`` of ``kvCacheManager.cpp``,

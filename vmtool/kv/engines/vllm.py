@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
 #: 0.33 has no ``all`` any more.
 STATE_MODES: Final = ("none", "align", "all")
-#: Attention kernels take blocks in multiples of so many tokens, those of latents of more: 64 with
+#: Attention kernels take blocks in multiples of this many tokens, those of latents of more: 64 with
 #: Triton, 128 with CUTLASS_MLA (``get_supported_kernel_block_sizes`` of the backends).
 _KERNEL_BLOCK: Final = 16
 _LATENT_KERNEL_BLOCK: Final = 64
@@ -398,7 +398,7 @@ class VllmResult:
         concurrency: "Maximum concurrency".
         starts: Whether vLLM starts.
         sequences: The requested sequences.
-        sequences_fit: Whether there is room for so many requests of *max_model_len_tokens* at once.
+        sequences_fit: Whether that many requests of *max_model_len_tokens* fit at once.
         log_lines: The lines that it would log, by the versions that log so.
         rank: What is assumed of each rank; ``None`` without a budget.
     """

@@ -159,7 +159,7 @@ def waste_at(policy: Policy, tokens: int) -> Waste:
 
 
 def waste_ends(policy: Policy, threshold: Fraction) -> int | None:
-    """Return the length from which on waste stays below *threshold* of what is committed.
+    """Return the length from which waste stays below *threshold* of what is committed.
 
     Waste rises and falls with each granule, so this is not the first length at which it is low: it
     is the smallest from which no longer sequence wastes *threshold* or more, up to the longest that

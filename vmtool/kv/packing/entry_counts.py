@@ -1,4 +1,4 @@
-"""How many entries a tensor holds for a length, in closed form, and for which lengths so many do.
+"""How many entries a tensor holds for a length, in closed form, and the lengths for a given number.
 
 A packing policy says how many bytes a length commits. A replay also needs how far a sequence can grow
 before the next granule, so that it can go from one to the next and not from token to token.
@@ -76,11 +76,11 @@ class EntryCount:
         return entries * self.every
 
     def period(self, entries: int) -> int | None:
-        """Return after how many tokens *entries* more are reached, always; ``None`` if not so."""
+        """Return the tokens after which there are always *entries* more; ``None`` if that varies."""
         return entries * self.every if self.shared else None
 
     def period_of(self, entry_bytes: int, granule: int) -> int | None:
-        """Return after how many tokens the same granules more are used; ``None`` if not so."""
+        """Return the tokens after which as many more granules are used; ``None`` if that varies."""
         if not entry_bytes or (granule % entry_bytes and entry_bytes % granule):
             return None
         return self.period(max(granule // entry_bytes, 1))

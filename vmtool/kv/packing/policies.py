@@ -65,7 +65,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Equal ranges of one sequence: what each holds for a token, and what it holds anyway."""
+    """Equal ranges of one sequence: the bytes that each holds per token, and whatever the length."""
 
     copies: int
     token_bytes: int

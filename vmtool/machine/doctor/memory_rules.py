@@ -25,7 +25,7 @@ _MIN_AVAILABLE: Final = 512 * MIB
 #: With less than this safe to commit `stress` is refused: a worker, and half of the rest, its
 #: budget, is not one granule of 2 MiB.
 _MIN_SAFE: Final = WORKER_BYTES + 4 * MIB
-#: A share of time, in percent, from which on waiting for memory is worth saying.
+#: The least share of time, in percent, at which waiting for memory is worth a note.
 _WAITING: Final = 1.0
 
 

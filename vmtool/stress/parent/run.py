@@ -69,7 +69,7 @@ def run_workers(
     Args:
         plans: What each worker does.
         hang_ns: A worker that does not move for this long is killed.
-        stopping: Asked about ten times a second; once it is true the workers stop early, give
+        stopping: Called about ten times a second; once it returns true the workers stop early, give
             everything back and report what they have.
         progress: Called about ten times a second with the cycles done by all of them.
         most: Checkpoints of each worker that are kept.
@@ -259,18 +259,18 @@ class Progress:
 
 
 class CycleCount:
-    """Adds up the cycles of runs whose warm-ups count, too, while they last."""
+    """Adds up the cycles of all runs; those of a run's warm-up count until it ends."""
 
     def __init__(self) -> None:
         self._before = self._now = self._most = 0
 
     def begin(self, most: int | None) -> None:
-        """Begin a run that measures at most so many cycles; ``None`` is without limit."""
+        """Begin a run that measures at most *most* cycles; ``None`` means no limit."""
         self._before += self._now
         self._now, self._most = 0, sys.maxsize if most is None else most
 
     def seen(self, cycles: int) -> int:
-        """Return the cycles of all runs, where this one has done so many."""
+        """Return the cycles of all runs, given those that the present run has done."""
         self._now = min(max(self._now, cycles), self._most)
         return self._before + self._now
 
@@ -293,7 +293,7 @@ def run_stress(
         hang_ns: A worker that does not move for this long is killed.
         checks: Whether to take checkpoints of the counters.
         name_host: Whether the machine's name goes into the result.
-        stopping: Asked about ten times a second whether to end early.
+        stopping: Called about ten times a second; returns whether to end early.
         progress: Called about ten times a second.
 
     Raises:

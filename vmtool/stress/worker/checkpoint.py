@@ -32,8 +32,8 @@ class Checkpoints:
         threads: Its threads.
         record: Called with each checkpoint.
         run: Which run the worker belongs to.
-        spacing: A checkpoint is due when this one and those before it are one in so many parts of
-            the time; 0 takes one after every operation.
+        spacing: A checkpoint is due once it and those before it take no more than one part in
+            *spacing* of the time; 0 takes one after every operation.
         first_ns: What the first one is expected to take.
 
     Attributes:

@@ -429,7 +429,7 @@ class DeviceContents:
         self._fail("survival", at + start + wrong, granule, generation, back)
 
     def _repeats(self, word: bytes, start: int, end: int) -> bool:
-        """Tell whether what was read is *word* over and over from *start* to *end*.
+        """Return whether what was read is *word* repeated from *start* to *end*.
 
         It is if it begins with it and is equal to itself one word further on: one comparison in C.
         """

@@ -320,6 +320,6 @@ class DeviceObserver:
         return self._use.read()
 
     def _is_others(self, change: int) -> bool:
-        """Tell whether a *change* is another process's, every call of ours having succeeded."""
+        """Return whether a *change* is another process's, because every call of ours succeeded."""
         faulty = self._faults is not None and bool(self._faults.applied)
         return not faulty and self._use.others_grew(change, DEVICE_TOLERANCE_BYTES)

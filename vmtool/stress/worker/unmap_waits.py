@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ROUNDS: Final = 9
 #: The range that is filled; smaller where the budget is.
 _WORK_BYTES: Final = 64 * MIB
-#: The work has to outlast a call: this long, or so many times the call on an idle device.
+#: The work has to outlast a call: it lasts this long, or this many times the call on an idle device.
 _WORK_NS: Final = 5 * 10**6
 _WORK_PART: Final = 20
 _CALLS: Final = (

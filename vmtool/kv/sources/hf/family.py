@@ -67,7 +67,7 @@ class Family:
         defaults: What its config class assumes for absent keys.
         finish: A last change to the layers, such as sharing KV.
         build: Puts the layers together instead of `layers_of`.
-        mtp: Returns so many layers that only predict further tokens, instead of `mtp_layers_of`'s rule;
+        mtp: Returns that many layers that only predict further tokens, instead of `mtp_layers_of`'s rule;
             ``None`` if the file does not say what they keep.
         mtp_by_default: How many such layers a file has that does not say it.
         types_key: The key of the list of layer kinds.
