@@ -130,7 +130,7 @@ def test_a_limit_on_the_address_space_is_refused_by_the_preflight(vmtool_child):
 
 
 def test_a_broken_promise_is_exit_3_and_names_it(vmtool, monkeypatch):
-    from vmtool.probes.stamps import Stamps
+    from vmtool.probes.grow_stamps import Stamps
 
     monkeypatch.setattr(Stamps, "find_nonzero", lambda *_: 4096)
     ran = vmtool("grow", "--to", "1MiB")

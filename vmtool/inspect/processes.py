@@ -96,7 +96,7 @@ def open_process(pid: int) -> ProcessView:
             if not unusable:
                 return target
         else:
-            from vmtool.inspect.portable import PortableProcess
+            from vmtool.inspect.psutil_process import PortableProcess
 
             return PortableProcess(pid)
     except ProcessGoneError as error:

@@ -13,8 +13,8 @@ from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
-from vmtool.probes.growing_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare_copying
-from vmtool.probes.stamps import stamps_for
+from vmtool.probes.grow_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare_copying
+from vmtool.probes.grow_stamps import stamps_for
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.grow import GrowFailure, GrowResult, GrowSteps
 from vmtool.stats import summarize_samples

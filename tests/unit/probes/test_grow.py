@@ -155,7 +155,7 @@ def test_what_cannot_be_given_back_at_the_end_is_a_failure_with_every_step():
 def test_a_limit_that_ends_a_check_leaves_what_was_measured_before(
     monkeypatch, error, symbol, words
 ):
-    from vmtool.probes.stamps import Stamps
+    from vmtool.probes.grow_stamps import Stamps
 
     def fail(*_):
         raise error

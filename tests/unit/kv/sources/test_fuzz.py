@@ -19,7 +19,7 @@ from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources import genai
 from vmtool.kv.sources import gguf as our_gguf
 from vmtool.kv.sources.builtin import config_of, names
-from vmtool.kv.sources.gguf.layers import ARCHITECTURES
+from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.hf.config import families, resolve
 from vmtool.kv.sources.untrusted_files import parse_object

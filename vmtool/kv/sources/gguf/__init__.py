@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources.fields import FLAGS, MAX_TOKENS, Fields
-from vmtool.kv.sources.gguf.layers import (
+from vmtool.kv.sources.gguf.architectures import (
     ARCHITECTURES,
     HARMLESS,
     SUSPECT,

@@ -10,7 +10,7 @@ from stored_runs import gaussian, method
 from vmtool.compare.permutation import shift
 from vmtool.report.recommendation import huge_text, recommendation_text
 from vmtool.results.stress import MethodReason, Outcome, Recommendation, RunResult
-from vmtool.stress.method_choice import choose_method, recommend
+from vmtool.stress.recommendation import choose_method, recommend
 
 QUIET = gaussian(1, 20_000, 2000, spread=0.02)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.probes.stamps import STRIDE, Stamps
+from vmtool.probes.grow_stamps import STRIDE, Stamps
 
 CAPACITY = 5000 * STRIDE
 

@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, UnavailableError
-from vmtool.probes.stamps import Stamps
+from vmtool.probes.grow_stamps import Stamps
 from vmtool.results.grow import CopyResult
 from vmtool.stats import summarize_samples
 

@@ -6,8 +6,8 @@ from vmtool.errors import CallError
 from vmtool.machine import read_facts
 from vmtool.memory import open_backing
 from vmtool.probes.grow import GrowPlan, run_growth
+from vmtool.probes.grow_by_copy import CopiedBuffer
 from vmtool.probes.grow_lengths import lengths
-from vmtool.probes.growing_by_copy import CopiedBuffer
 from vmtool.units import KIB, MIB
 
 PAGE = mmap.ALLOCATIONGRANULARITY  # a granule: more than a page on Windows
@@ -49,7 +49,7 @@ def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
 
 
 def test_copying_stops_at_its_time_limit(monkeypatch):
-    monkeypatch.setattr("vmtool.probes.growing_by_copy.COPY_LIMIT_NS", 0)
+    monkeypatch.setattr("vmtool.probes.grow_by_copy.COPY_LIMIT_NS", 0)
     result = grow_and_copy()
     assert result.copying.steps == 1
     assert result.copying.stopped == "time limit"
