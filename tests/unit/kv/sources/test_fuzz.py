@@ -21,7 +21,8 @@ from vmtool.kv.sources import gguf as our_gguf
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
 from vmtool.kv.sources.gguf.reader import read_metadata
-from vmtool.kv.sources.hf.config import families, resolve
+from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.registry import families
 from vmtool.kv.sources.untrusted_files import parse_object
 
 ODD = st.one_of(

@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
-from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.context_length import context
 from vmtool.kv.sources.hf.encoders import refuse_encoder
-from vmtool.kv.sources.hf.families.dense import DENSE
-from vmtool.kv.sources.hf.family import (
-    NAMES,
-    Family,
+from vmtool.kv.sources.hf.family import NAMES, Family, layers_of, mtp_layers_of
+from vmtool.kv.sources.hf.quantized_cache import cache_dtype, quantization_configs
+from vmtool.kv.sources.hf.registry import (
+    ARCHITECTURES,
+    STANDARD,
     config_defaults,
-    layers_of,
-    mtp_layers_of,
+    family_of,
+    similar_to,
     source_of,
 )
-from vmtool.kv.sources.hf.quantized_cache import cache_dtype, quantization_configs
 from vmtool.kv.sources.hf.special_layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread_fields import is_named_part, refuse_of_wrapper, refuse_unread
@@ -43,15 +42,6 @@ DECODER_KEYS = {
     **dict.fromkeys(("canary", "dia"), "decoder_config"),
     **dict.fromkeys(("musicgen", "musicgen_melody"), "decoder"),
 }
-
-#: What an unknown architecture is taken for if it has only fields that all decoders have.
-STANDARD: Final = Family(
-    plan=layer_kinds.no_window,
-    meaning=layer_kinds.WINDOW_NAMES,
-    mha_by_default=True,
-    source="standard attention",
-)
-
 #: Keys under which a model of several parts keeps its decoder, the outermost first.
 INNER_KEYS: Final = (
     "thinker_config",
@@ -90,38 +80,6 @@ _WRAPPER_HARMLESS: Final = {
     "musicflamingo": frozenset({"head_dim"}),
     "pi0": frozenset({"chunk_size"}),
 }
-
-#: For files without ``model_type``.
-ARCHITECTURES = {
-    "DeepseekV2ForCausalLM": "deepseek_v2",
-    "DeepseekV3ForCausalLM": "deepseek_v3",
-    "GPT2LMHeadModel": "gpt2",
-    "GPTNeoXForCausalLM": "gpt_neox",
-    "Gemma2ForCausalLM": "gemma2",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "GemmaForCausalLM": "gemma",
-    "GptOssForCausalLM": "gpt_oss",
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "MixtralForCausalLM": "mixtral",
-    "Phi3ForCausalLM": "phi3",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Qwen3MoeForCausalLM": "qwen3_moe",
-}
-
-
-def families() -> dict[str, Family]:
-    """Return every known architecture, by its ``model_type``."""
-    from vmtool.kv.sources.hf.families.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
-    from vmtool.kv.sources.hf.families.hybrid import HYBRID  # noqa: PLC0415
-
-    return {**DENSE, **ENCODER_DECODER, **HYBRID}
-
-
-def family_of(architecture: str) -> Family:
-    """Return the family of *architecture*; the largest part of them is loaded only if it is needed."""
-    return DENSE.get(architecture) or families().get(architecture, STANDARD)
 
 
 def resolve(
@@ -190,7 +148,7 @@ def _layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
         layers = layers_of(fields, family)
         refuse_unread(fields, _without_effect(fields, family, layers), is_known=False)
     except InputError as error:
-        similar = _similar(fields.architecture)
+        similar = similar_to(fields.architecture)
         known = f"{fields.architecture[:60]!r} is an unknown architecture"
         raise InputError(
             fields.where,
@@ -336,10 +294,3 @@ def _dtype(fields: Fields, outer: Fields) -> str | None:
                 place.stated("dtype", dtype, key)
                 return dtype
     return None
-
-
-def _similar(architecture: str) -> str | None:
-    import difflib  # noqa: PLC0415  # only needed to help with a mistake
-
-    close = difflib.get_close_matches(architecture[:60], families(), n=3)
-    return f"vmtool knows these similar ones: {', '.join(close)}" if close else None

@@ -9,8 +9,7 @@ from hf_configs import GEMMA3, LLAMA, MLA, QWEN2, kinds, model, shapes
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source
-from vmtool.kv.sources.hf.config import families
-from vmtool.kv.sources.hf.family import source_of
+from vmtool.kv.sources.hf.registry import families, source_of
 
 # ---- other things a file may say ------------------------------------------------------------------
 
