@@ -452,12 +452,6 @@ def test_a_comparison_that_fails_leaves_the_growth_and_says_why(run_on_standin):
         assert call.partition(":")[0] in json.loads(ran.stdout)["copying"]["stopped"]
 
 
-def test_a_driver_that_pins_nothing_has_no_limit_of_pinning(run_with_fakecuda):
-    ran = run_with_fakecuda(["limits", "lock", "--backing", "cuda"], missing="cuMemHostRegister")
-    assert ran.returncode == 1
-    assert "no limit was found: cuMemHostRegister is not offered" in ran.stderr
-
-
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [

@@ -101,3 +101,104 @@ def test_limits_keep_what_was_found_before_the_device_was_lost(run_on_standin):
     assert (cold["outcome"], cold["reached"]) == ("found", 64 << 20)
     assert (pooled["outcome"], pooled["tries"]) == ("not found", 0)
     assert "CUDA_ERROR_LAUNCH_FAILED" in pooled["error"]
+
+
+REPLAY = [
+    *["kv-replay", "synthetic:requests=40,rate=50,prompt=300,output=100", "--model", "gpt2"],
+    *["--backing", "cuda", "--budget", "128MiB", "--json"],
+]
+
+
+@pytest.mark.parametrize("method", ["cold", "pooled"])
+@pytest.mark.parametrize("call", ["cuMemMap:9", "cuMemSetAccess:12", "cuMemUnmap:2"])
+def test_a_replay_keeps_what_was_done_before_the_device_was_lost(run_on_standin, method, call):
+    ran = run_on_standin([*REPLAY, "--method", method], fail=f"{call}=719")
+    assert ran.returncode == 1
+    name = call.partition(":")[0]
+    assert f"vmtool: error: {name}(" in ran.stderr
+    assert "Xid" in ran.stderr
+    document = json.loads(ran.stdout)
+    assert not document["complete"]
+    assert document["accident"]["error"].startswith(f"{name}(")
+    assert document["real"]["timings"]
+    ran.assert_clean()
+
+
+def test_a_comparison_keeps_the_replays_before_the_device_was_lost(run_on_standin):
+    arguments = [*REPLAY, "--compare", "granule=2MiB,4MiB"]
+    calls = run_on_standin(arguments).reports[0]["calls"]["cuMemMap"]["calls"]
+    ran = run_on_standin(arguments, fail=f"cuMemMap:{calls - 3}=719")
+    assert ran.returncode == 1
+    document = json.loads(ran.stdout)
+    assert len(document["rows"]) == 1
+    assert document["problem"].startswith("cuMemMap(")
+    assert "vmtool: error: cuMemMap(" in ran.stderr
+
+
+@pytest.mark.parametrize("call", ["cuMemAlloc:2", "cuMemcpyDtoD:1", "cuMemcpyDtoH:last"])
+def test_growth_that_was_measured_is_reported_though_the_device_is_lost_later(run_on_standin, call):
+    arguments = ["grow", "--to", "8MiB", "--backing", "cuda", "--json"]
+    name, at = call.split(":")
+    if at == "last":
+        at = run_on_standin(arguments).reports[0]["calls"][name]["calls"]
+    ran = run_on_standin(arguments, fail=f"{name}:{at}=719")
+    assert ran.returncode == 1
+    assert f"vmtool: error: {name}(" in ran.stderr
+    document = json.loads(ran.stdout)
+    assert document["complete"]
+    assert document["machine"]["device"]["fresh_zero"] is None
+
+
+@pytest.mark.parametrize("call", ["cuMemExportToShareableHandle:1", "cuMemCreate:last"])
+def test_granularity_keeps_what_was_found_before_the_device_was_lost(run_on_standin, call):
+    arguments = ["granularity", "--backing", "cuda", "--prove", "--json"]
+    name, at = call.split(":")
+    if at == "last":
+        at = run_on_standin(arguments).reports[0]["calls"][name]["calls"]
+    ran = run_on_standin(arguments, fail=f"{name}:{at}=719")
+    assert ran.returncode == 1
+    assert f"vmtool: error: {name}(" in ran.stderr
+    (device,) = json.loads(ran.stdout)["backings"]
+    assert device["granularity"]["commit_bytes"] == 2 << 20
+    assert device["largest_reservation"] is not None
+    assert len(device["checks"]) > 2
+    assert device["error"].startswith(f"{name}(")
+    ran = run_on_standin(arguments[:-1], fail=f"{name}:{at}=719")
+    assert f"cuda:0: ended early: {name}(" in " ".join(ran.stdout.split())
+
+
+def test_a_driver_without_peers_is_used_without_them(run_on_standin):
+    arguments = ["stress", "--backing", "cuda:all", "--cycles", "9", "--runs", "1", "--json"]
+    ran = run_on_standin(arguments, devices=2, missing="cuDeviceCanAccessPeer")
+    assert ran.returncode == 0, ran.stderr
+    assert [each["peers"] for each in json.loads(ran.stdout)["devices"]] == [[], []]
+    assert "cuDeviceCanAccessPeer is not offered by this driver" in ran.stderr
+    prove = ["granularity", "--backing", "cuda:all", "--prove", "--json"]
+    ran = run_on_standin(prove, devices=2, missing="cuDeviceCanAccessPeer")
+    assert ran.returncode == 0
+    peers = json.loads(ran.stdout)["peers"]
+    assert [(each["offered"], each["granted"]) for each in peers] == [(None, True)] * 2
+
+
+def test_growing_goes_on_without_the_calls_of_its_comparison(run_on_standin):
+    for missing in ("cuMemAlloc", "cuMemFree", "cuMemcpyDtoD"):
+        ran = run_on_standin(["grow", "--to", "8MiB", "--backing", "cuda"], missing=missing)
+        assert ran.returncode == 0, ran.stderr
+        assert f"{missing} is not offered" in " ".join(ran.stdout.split())
+        ran.assert_clean()
+
+
+@pytest.mark.parametrize("missing", ["cuMemHostRegister", "cuMemHostUnregister"])
+def test_pinning_that_a_driver_lacks_is_not_available(run_on_standin, missing):
+    ran = run_on_standin(["limits", "lock", "--backing", "cuda"], missing=missing)
+    assert ran.returncode == 4
+    assert f"vmtool: error: {missing} is not offered" in ran.stderr
+    assert "Xid" not in ran.stderr
+
+
+def test_a_driver_without_its_version_does_not_say_that_it_is_zero(run_with_fakecuda):
+    ran = run_with_fakecuda(
+        ["reserve", "1GiB", "--backing", "cuda"], missing="cuDriverGetVersion"
+    )
+    assert ran.returncode == 4
+    assert "cuDriverGetVersion is not offered by this driver with cuda-bindings" in ran.stderr

@@ -165,7 +165,10 @@ def _judge(device: DeviceAllocators) -> None:
     if beside is None:
         return
     if beside.error is not None and not beside.available:
-        raise UnavailableError(f"mapping beside work was not measured: {beside.error}")
+        raise UnavailableError(
+            f"mapping beside work was not measured: {beside.error}",
+            hint="update the NVIDIA driver, or leave out --beside-work: all else was measured",
+        )
     if beside.error is not None:
         raise VmtoolError(
             f"mapping while other work ran on {device.backing} "

@@ -9,10 +9,9 @@ import click
 
 from vmtool.cli.options import SIZE, Command, all_backings_option, host_option, output_options
 from vmtool.cli.output import Output
-from vmtool.errors import CheckFailedError, UnavailableError
+from vmtool.errors import CallError, CheckFailedError, UnavailableError
 
 if TYPE_CHECKING:
-    from vmtool.errors import CallError
     from vmtool.results.granularity import BackingGranularity, PeerTrial
 
 
@@ -78,13 +77,16 @@ def command(
             host=backing == "all", prove=prove, announce=output.announce, failures=failures
         )
         busy = any(each.used_by for each in backings)
-        if prove and not busy and _has_pairs(backings):
+        if prove and not busy and not failures and _has_pairs(backings):
             from vmtool.probes.sharing import try_peers
 
-            peers = try_peers()
+            try:
+                peers = try_peers()
+            except CallError as error:
+                failures.append(error)
     else:
         output.announce(backing)
-        backings = (probe(backing, prove=prove),)
+        backings = (probe(backing, prove=prove, failures=failures),)
     result = replace(make_result(facts, backings, tensors, peers), conditions=watch.finish())
     output.emit(result, lambda console: to_text(result, console))
     wrong = [check for found in backings for check in found.checks if check.failed]
@@ -94,7 +96,7 @@ def command(
             f"the granularity is wrong: {values['who']}: {wrong[0].name}: {values['answer']}",
             hint="report this with the output of vmtool granularity --prove --json",
         )
-    if prove and failures:  # what was to be proven was not
+    if failures and (prove or backing != "all"):  # what was asked for was not found
         raise failures[0]
     if backing != "all" and backings and backings[0].absent is not None:
         raise UnavailableError(backings[0].absent, hint=backings[0].hint)

@@ -19,7 +19,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output
-from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError
+from vmtool.errors import CallError, CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import GIB, align_down, align_up, format_size, two_sizes
 
 if TYPE_CHECKING:
@@ -164,8 +164,11 @@ def _run(options: GrowOptions, output: Output) -> int:
             progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),
         )
     if error is None and result.machine.device is not None:
-        device = replace(result.machine.device, fresh_zero=is_fresh_zero(options.backing))
-        result = replace(result, machine=replace(result.machine, device=device))
+        try:
+            device = replace(result.machine.device, fresh_zero=is_fresh_zero(options.backing))
+            result = replace(result, machine=replace(result.machine, device=device))
+        except CallError as failure:
+            error = failure
     output.emit(result, lambda console: to_text(result, console))
     if error is not None:
         raise error

@@ -25,7 +25,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line, tell
-from vmtool.errors import ExitCode, UsageError
+from vmtool.errors import ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -354,11 +354,13 @@ class _Run:
             if late > 1:
                 what = "requests are out of order"
             self._output.notice(f"{late:,} {what}; --sort sorts by time")
-        return self._answer_comparison(comparison) if cells else self._answer(result, backing)
+        if cells:
+            return self._answer_comparison(comparison, backing)
+        return self._answer(result, backing)
 
     def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
         from vmtool.cli.kv_replay_request import refuse_if_none_fits
-        from vmtool.report.kv_replay import to_csv, to_text
+        from vmtool.report.kv_replay import how_it_ended, to_csv, to_text
         from vmtool.report.kv_replay_page import to_html
 
         self._output.emit(result, lambda console: to_text(result, console))
@@ -370,17 +372,15 @@ class _Run:
             return ExitCode.DONE
         if result.accident is not None:
             accident = result.accident
-            how = accident.signal or f"exit code {accident.exit_code}"
-            tell(
-                f"vmtool: error: the process of the replay died ({how}): {accident.cause}",
-                f"  hint: {accident.hint}",
-            )
-            return ExitCode.CALL_FAILED
+            raise VmtoolError(how_it_ended(accident), cause=accident.cause, hint=accident.hint)
         self._output.notice("interrupted; everything is released, and the result is partial")
         return ExitCode.INTERRUPTED
 
-    def _answer_comparison(self, result: ReplayComparison) -> int:
+    def _answer_comparison(
+        self, result: ReplayComparison, backing: VirtualBacking | None
+    ) -> int:
         from vmtool.report.kv_replay_compare import to_csv, to_html, to_text
+        from vmtool.units import count_of
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))
@@ -388,8 +388,9 @@ class _Run:
         if result.complete:
             return ExitCode.DONE
         if result.problem:
-            self._output.notice(f"{result.problem}; the result covers {len(result.rows)} rows")
-            return ExitCode.UNAVAILABLE
+            rows = count_of(len(result.rows), "row")
+            tell(f"vmtool: error: {result.problem}; the result has {rows}")
+            return ExitCode.CALL_FAILED if backing is not None else ExitCode.UNAVAILABLE
         self._output.notice(f"interrupted after {len(result.rows)} rows; everything is released")
         return ExitCode.INTERRUPTED
 

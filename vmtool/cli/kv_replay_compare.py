@@ -89,12 +89,13 @@ def _read(axis: str, value: str) -> Any:
 def compare_cells(
     cells: Sequence[Cell], replay: Callable[[ReplayOptions], ReplayResult]
 ) -> ReplayComparison:
-    """Replay every combination, one after the other; an interrupted replay is no row.
+    """Replay every combination, one after the other; one that did not come to its end is no row.
 
     Raises:
         UsageError: If no combination is possible.
         RefusedError: If no combination is safe on this machine.
     """
+    from vmtool.report.kv_replay import how_it_ended
     from vmtool.results.kv_replay import ComparedReplay
 
     def rows() -> Iterator[ComparedReplay | None]:
@@ -107,10 +108,14 @@ def compare_cells(
                 refusals.append(error)
                 yield ComparedReplay(labels, None, str(error))
             else:
+                if result.accident is not None:
+                    problems.append(how_it_ended(result.accident))
                 yield ComparedReplay(labels, result, "") if result.complete else None
 
     refusals: list[UsageError | RefusedError] = []
-    return _compared(rows(), refusals)
+    problems: list[str] = []
+    found = _compared(rows(), refusals)
+    return replace(found, problem=problems[0]) if problems else found
 
 
 def compare_elsewhere(

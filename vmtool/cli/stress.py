@@ -79,8 +79,11 @@ def command(
     facts = read_facts()
     settings = with_devices(_choose_methods(_with_soak(settings, control), facts))
     budget_given = bool(settings.budget_bytes)
+    backings = open_backings(settings)
+    if settings.devices:
+        _tell_without_peers(output)
     room = measure_rooms(
-        open_backings(settings),
+        backings,
         facts,
         workers=settings.workers,
         huge_page_bytes=settings.huge_page_bytes,
@@ -211,6 +214,16 @@ def _show_warnings(output: Output, result: StressResult) -> None:
     if more:
         words = "; ".join(f"{kind} ({', '.join(names)})" for kind, names in more.items())
         output.notice(f"other methods have the same warnings: {words}; --explain shows them")
+
+
+def _tell_without_peers(output: Output) -> None:
+    from vmtool.memory.cuda.devices import offers_peers
+
+    if not offers_peers():
+        output.notice(
+            "cuDeviceCanAccessPeer is not offered by this driver: no device gets access to the "
+            "memory of another"
+        )
 
 
 def _required(name: str, result: StressResult) -> Check:

@@ -168,7 +168,7 @@ def probe_all(
             busy = _probe_busy(info)
             if busy is None:
                 announce(name)
-            found.append(busy or probe(name, prove=prove))
+            found.append(busy or probe(name, prove=prove, failures=failures))
         except VmtoolError as error:
             found.append(_absent(name, error))
             if isinstance(error, CallError) and failures is not None:
@@ -176,12 +176,16 @@ def probe_all(
     return tuple(found)
 
 
-def probe(name: str, *, prove: bool = False) -> BackingGranularity:
+def probe(
+    name: str, *, prove: bool = False, failures: list[CallError] | None = None
+) -> BackingGranularity:
     """Probe one backing; one that this machine lacks is reported as absent.
 
     Args:
         name: ``host``, ``cuda`` or ``cuda:N``.
         prove: Also prove the granularity by attempts.
+        failures: A call that fails once the backing is open is added to it, and what was found until
+            then is returned; without, it is raised.
 
     Raises:
         UsageError: If *name* is unknown.
@@ -191,14 +195,18 @@ def probe(name: str, *, prove: bool = False) -> BackingGranularity:
         backing = open_backing(name)
     except UnavailableError as error:
         return _absent(name, error)
-    return BackingGranularity(
-        name=backing.name,
-        method=backing.method,
-        granularity=backing.units,
-        largest_reservation=_largest(backing),
-        checks=prove_granularity(backing) if prove else (),
-        **_device(backing, prove=prove),
+    found = BackingGranularity(
+        name=backing.name, method=backing.method, granularity=backing.units
     )
+    try:
+        for fields in _fields(backing, prove=prove):
+            found = replace(found, **fields)
+    except CallError as error:
+        if failures is None:
+            raise
+        failures.append(error)
+        return replace(found, error=str(error))
+    return found
 
 
 def _probe_busy(info: DeviceInfo) -> BackingGranularity | None:
@@ -240,26 +248,27 @@ def _absent(name: str, error: VmtoolError) -> BackingGranularity:
     return BackingGranularity(name, absent=str(error), hint=error.hint, device=facts)
 
 
-def _device(backing: VirtualBacking, *, prove: bool) -> dict[str, Any]:
-    """Return the fields that only a device has."""
-    if backing.tier is not Tier.DEVICE:
-        return {}
-    from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.cuda.devices import device
-
-    info = device(int(backing.name.partition(":")[2]))
-    tried: dict[str, Any] = {}
+def _fields(backing: VirtualBacking, *, prove: bool) -> Iterator[dict[str, Any]]:
+    """Yield what is found of *backing*, a part at a time."""
+    info = describe_device(backing.name)
+    if info is not None:
+        yield {"device": read_device_facts(info)}
+    yield {"largest_reservation": _largest(backing)}
+    if prove:
+        yield {"checks": prove_granularity(backing)}
+    if info is None:
+        return
     if prove:
         from vmtool.memory.cuda.backing import CudaBacking
         from vmtool.probes.sharing import share_between_processes, try_handles
 
         assert isinstance(backing, CudaBacking)
-        tried["handles"] = try_handles(backing)
-        if any(each.exported for each in tried["handles"] if each.handle == "posix-fd"):
-            tried["sharing"] = share_between_processes(info.ordinal)
-    facts = read_device_facts(info)
-    return tried | {
-        "device": replace(facts, fresh_zero=is_fresh_zero(backing.name)) if prove else facts,
-        "free_bytes": read_device_memory(info).free_bytes,
-        "allocations": allocations(info),
-    }
+        handles = try_handles(backing)
+        yield {"handles": handles}
+        if any(each.exported for each in handles if each.handle == "posix-fd"):
+            yield {"sharing": share_between_processes(info.ordinal)}
+        yield {"device": replace(read_device_facts(info), fresh_zero=is_fresh_zero(backing.name))}
+    from vmtool.machine.device_memory import read_device_memory
+
+    yield {"free_bytes": read_device_memory(info).free_bytes}
+    yield {"allocations": allocations(info)}

@@ -76,15 +76,22 @@ class DeviceCopiedBuffer:
 
         Raises:
             CudaError: If the driver refuses; the old memory stays.
+            UnavailableError: If the driver lacks one of the calls.
         """
         call = self._context.call
+        self._context.driver.require("cuMemAlloc", "cuMemcpyDtoD", "cuMemFree")
         with self._context.current():
             address = call("cuMemAlloc", nbytes)
-            if self._address:
-                call("cuMemcpyDtoD", address, self._address, keep)
-                call("cuStreamSynchronize", 0)
-                call("cuMemFree", self._address)
-            self._address = address
+            old, self._address = self._address, address
+            if old:
+                try:
+                    call("cuMemcpyDtoD", address, old, keep)
+                    call("cuStreamSynchronize", 0)
+                except CallError:
+                    self._address = old
+                    call("cuMemFree", address)
+                    raise
+                call("cuMemFree", old)
 
     def touch(self, _before: int, _length: int) -> None:
         """Do nothing: device memory is there once allocated."""

@@ -199,6 +199,10 @@ def _lock_limits(
             "memory is locked on Linux and macOS, and for a CUDA device",
             hint="use --backing cuda to pin memory for a device",
         )
+    if not on_host:
+        from vmtool.memory.cuda import driver
+
+        driver.load().require("cuMemHostRegister", "cuMemHostUnregister")
     facts = read_facts()
     found = []
     for method in methods:

@@ -323,7 +323,9 @@ def try_peers() -> tuple[PeerTrial, ...]:
 def _try_peer(owner: CudaBacking, peer: CudaBacking) -> PeerTrial:
     ordinals = owner.context.info.ordinal, peer.context.info.ordinal
     loaded = owner.context.driver
-    offered = bool(loaded.call("cuDeviceCanAccessPeer", ordinals[1], ordinals[0]))
+    offered = None
+    if loaded.has("cuDeviceCanAccessPeer"):
+        offered = bool(loaded.call("cuDeviceCanAccessPeer", ordinals[1], ordinals[0]))
     both = CudaBacking(owner.context, peers=ordinals[1:])
     nbytes = both.granularity
     reservation = both.reserve(nbytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
+from vmtool.errors import CallError
 from vmtool.kv.packing.block_pools import block_classes
 from vmtool.kv.packing.range_shapes import shapes_of
 from vmtool.machine.preflight import Demand, SizeOption
@@ -17,6 +18,7 @@ from vmtool.results.kv_replay import (
     Level,
     Operations,
     PrefixCache,
+    ReplayAccident,
     ReplayResult,
     Requests,
     TraceFacts,
@@ -67,10 +69,11 @@ def run_replay(
         snapshot: Called before each event with a function that makes the result so far, in which
             the tokens of running sequences are missing.
 
+    If the platform refuses real memory, what was done until then is the result, with the accident.
+
     Raises:
         InputError: If the trace is bad.
         CheckFailedError: If the ledger contradicts itself, or the memory the ledger.
-        CallError: If real memory is refused by the platform.
     """
     account = Account(plan.budget_bytes, plan.retain_bytes, memory)
     simulation = Simulation(plan, make_store(plan, account), account, recorder)
@@ -82,7 +85,11 @@ def run_replay(
         snapshot(so_far)
         return stop()
 
-    complete = simulation.run(trace, stop if snapshot is _NO_SNAPSHOT else stop_or_tell)
+    try:
+        complete = simulation.run(trace, stop if snapshot is _NO_SNAPSHOT else stop_or_tell)
+    except CallError as error:
+        accident = ReplayAccident(None, None, error.cause, error.hint, str(error))
+        return replace(so_far(), accident=accident)
     # Before the trace may be read again.
     result = so_far()
     counts = simulation.recorder.counts

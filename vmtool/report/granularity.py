@@ -177,6 +177,8 @@ def to_text(result: GranularityResult, console: Console) -> None:
     for backing in backings:
         if backing.device is not None:
             print_device(backing, backing.device, console)
+        if backing.error is not None:
+            console.print(Text(f"{backing.name}: ended early: {backing.error}", style="bold red"))
         if backing.absent is not None:
             console.print(f"\n{backing.name}: not available: {backing.absent}")
             if backing.hint:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vmtool.results.kv_replay import (
         PrefixCache,
         RealRun,
+        ReplayAccident,
         ReplayResult,
         ReplaySettings,
     )
@@ -67,13 +68,20 @@ def percent(part: float) -> str:
     return f"{100 * part:.1f} %"
 
 
+def how_it_ended(accident: ReplayAccident) -> str:
+    """Return what ended the real memory before the replay came to its end."""
+    if accident.error is not None:
+        return accident.error
+    how = accident.signal or f"exit code {accident.exit_code}"
+    return f"the process of the replay died ({how})"
+
+
 def answer_text(result: ReplayResult) -> str:
     """Return the answer in a sentence."""
     requests, usage = result.requests, result.usage
     text = "" if result.complete else "interrupted: "
     if result.accident is not None:
-        how = result.accident.signal or f"exit code {result.accident.exit_code}"
-        text = f"the process of the replay died ({how}); until then "
+        text = f"{how_it_ended(result.accident)}; until then "
     text += f"{requests.finished:,} of {count_of(requests.arrived, 'request')} finished; "
     text += f"at most {format_size(usage.charged.peak_bytes)} of"
     text += f" {format_size(result.settings.budget_bytes)} in use, "
@@ -228,7 +236,7 @@ def _budget_text(result: ReplayResult) -> str:
         enough = result.enough_budget_bytes
         return f"{format_size(enough)} ({enough:,} bytes) is the smallest without refusals"
     if not result.complete:
-        return "the smallest budget without refusals is unknown after an interruption"
+        return "the smallest budget without refusals is unknown: the replay did not end"
     return "use --find-budget to find the smallest budget without refusals"
 
 

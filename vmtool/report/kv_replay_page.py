@@ -60,6 +60,7 @@ def to_html(result: ReplayResult, command: Sequence[str]) -> str:
         command=command,
         real=result.real,
         about=result.settings.model,
+        incomplete=INTERRUPTED if result.accident is None else "ended early",
     )
 
 

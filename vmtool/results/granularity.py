@@ -98,7 +98,7 @@ class PeerTrial:
     Attributes:
         owner: The device whose memory it is.
         peer: The device that reads it.
-        offered: What ``cuDeviceCanAccessPeer`` answers.
+        offered: What ``cuDeviceCanAccessPeer`` answers; ``None`` if the driver lacks it.
         granted: Whether ``cuMemSetAccess`` took both; ``None`` if it was not tried.
         seen: Whether the peer read what was written; ``None`` if it had no access.
         alone_ns: Median of ``cuMemSetAccess`` for the owner alone.
@@ -108,7 +108,7 @@ class PeerTrial:
 
     owner: int
     peer: int
-    offered: bool
+    offered: bool | None
     granted: bool | None = None
     seen: bool | None = None
     alone_ns: int | None = None
@@ -137,6 +137,7 @@ class BackingGranularity:
         sharing: What ``--prove`` found of sharing memory between two processes.
         used_by: Other processes with a context on the device, which vmtool then made none on: no
             reservation was tried; ``None`` if not available.
+        error: What ended it early, such as a lost device; what it would have found is then unknown.
     """
 
     name: str
@@ -152,6 +153,7 @@ class BackingGranularity:
     handles: tuple[HandleTrial, ...] = ()
     sharing: SharingTrial | None = None
     used_by: tuple[DeviceProcess, ...] | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

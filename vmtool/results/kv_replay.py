@@ -342,19 +342,21 @@ class RealRun:
 
 @dataclass(frozen=True, slots=True)
 class ReplayAccident:
-    """The death of the process that had the real memory.
+    """The end of the real memory: the death of its process, or a call that failed.
 
     Attributes:
-        signal: The signal, such as ``SIGKILL``, or null.
-        exit_code: The exit code, or null after a signal.
-        cause: The likely cause on this machine.
-        hint: What to do.
+        signal: The signal that the process died of, such as ``SIGKILL``, or null.
+        exit_code: Its exit code, or null.
+        cause: The likely cause on this machine; null if it is unknown.
+        hint: What to do; null if that is unknown.
+        error: The call that failed, or null if the process died.
     """
 
     signal: str | None
     exit_code: int | None
-    cause: str
-    hint: str
+    cause: str | None
+    hint: str | None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +387,8 @@ class ReplayResult:
         timeline: At most 512 points, ascending in time. Each covers the time since the one
             before, the first since the beginning; what is most in any is the most of the replay.
         real: What happened on real memory, or null of a simulation.
-        accident: How the process with the real memory died, or null; the rest is what it had
-            reported until then.
+        accident: How the process with the real memory died, or which call of it failed, or null;
+            the rest is what it had done until then.
     """
 
     complete: bool

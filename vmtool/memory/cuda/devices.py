@@ -186,13 +186,22 @@ def free_bytes(ordinal: int) -> int:
     return free
 
 
+def offers_peers() -> bool:
+    """Return whether the driver can say which devices reach each other's memory."""
+    return driver.load().has("cuDeviceCanAccessPeer")
+
+
 def peers_of(ordinal: int, among: Iterable[int]) -> tuple[int, ...]:
     """Return which of the devices *among* can reach the memory of device *ordinal*.
+
+    A driver that cannot say it has none.
 
     Raises:
         UnavailableError: If there is no usable driver.
         CudaError: If the driver call fails.
     """
+    if not offers_peers():
+        return ()
     call = driver.load().call
     return tuple(
         peer for peer in among if peer != ordinal and call("cuDeviceCanAccessPeer", peer, ordinal)

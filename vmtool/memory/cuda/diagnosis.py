@@ -114,9 +114,9 @@ def too_old(version: int, bindings_version: str) -> UnavailableError:
 
 def no_function(name: str, version: int, bindings_version: str) -> UnavailableError:
     """The driver or the bindings do not offer one function."""
+    known = f" (CUDA {dotted(version)})" if version else ""  # unknown until the driver was asked
     return UnavailableError(
-        f"{name} is not offered by this driver (CUDA {dotted(version)}) "
-        f"with cuda-bindings {bindings_version}",
+        f"{name} is not offered by this driver{known} with cuda-bindings {bindings_version}",
         hint="update the NVIDIA driver, or install the cuda-python of its major version; "
         "a quota library loaded in front of it (LD_PRELOAD) may also hide functions",
     )
