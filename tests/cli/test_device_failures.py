@@ -197,8 +197,6 @@ def test_pinning_that_a_driver_lacks_is_not_available(run_on_standin, missing):
 
 
 def test_a_driver_without_its_version_does_not_say_that_it_is_zero(run_with_fakecuda):
-    ran = run_with_fakecuda(
-        ["reserve", "1GiB", "--backing", "cuda"], missing="cuDriverGetVersion"
-    )
+    ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda"], missing="cuDriverGetVersion")
     assert ran.returncode == 4
     assert "cuDriverGetVersion is not offered by this driver with cuda-bindings" in ran.stderr

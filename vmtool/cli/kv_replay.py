@@ -376,9 +376,7 @@ class _Run:
         self._output.notice("interrupted; everything is released, and the result is partial")
         return ExitCode.INTERRUPTED
 
-    def _answer_comparison(
-        self, result: ReplayComparison, backing: VirtualBacking | None
-    ) -> int:
+    def _answer_comparison(self, result: ReplayComparison, backing: VirtualBacking | None) -> int:
         from vmtool.report.kv_replay_compare import to_csv, to_html, to_text
         from vmtool.units import count_of
 

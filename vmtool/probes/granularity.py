@@ -195,9 +195,7 @@ def probe(
         backing = open_backing(name)
     except UnavailableError as error:
         return _absent(name, error)
-    found = BackingGranularity(
-        name=backing.name, method=backing.method, granularity=backing.units
-    )
+    found = BackingGranularity(name=backing.name, method=backing.method, granularity=backing.units)
     try:
         for fields in _fields(backing, prove=prove):
             found = replace(found, **fields)
