@@ -250,7 +250,7 @@ def test_cross_attention_is_not_counted_for_each_token(estimate):
     # 20 heads of 64 in 16 bits, K and V: 5120 B for a token and for each of 1500 positions.
     text = " ".join(estimate("whisper-large-v3 --budget 8GiB --packing").stdout.split())
     assert (
-        "32 x full attention: 5,120 B a token kept, 7,680,000 B of cross attention over 1,500"
+        "32 x full attention: 5,120 B a kept token, 7,680,000 B of cross attention over 1,500"
         " positions"
     ) in text
     assert "cross_k 32 x cross attention 2,560" in text

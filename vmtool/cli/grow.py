@@ -215,7 +215,7 @@ def _refuse_unsafe(
         more, less = two_sizes(commit, budget)
         whole = align_down(budget, granule)
         raise RefusedError(
-            f"this commits {more} and the budget is {less}",
+            f"this commits {more}, but the budget is {less}",
             hint=f"raise --budget to {commit} ({format_size(commit)})"
             + (f", or use --to {whole} ({format_size(whole)}) or less" if whole else ""),
         )

@@ -306,7 +306,7 @@ class _Run:
         elsewhere = self._where != (1, None)
         if elsewhere and (backing is not None or not self._axes):
             raise UsageError(
-                "--jobs and --dask replay combinations of a simulation",
+                "--jobs and --dask are for --compare without real memory",
                 hint="add --compare" if backing is None else "leave --backing out",
             )
         budget = choose_budget(options, memory, backing)

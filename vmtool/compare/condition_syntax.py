@@ -32,7 +32,7 @@ def split_condition(text: str, example: str) -> tuple[str, str, str]:
     if match is None:
         raise UsageError(
             f"{text[:_MAX_TEXT]!r} is not a condition; write it like {example!r}",
-            hint="FIGURE OPERATOR BOUND, with <, <=, > or >=; quote it, as the shell takes < and >",
+            hint="FIGURE OPERATOR BOUND, with <, <=, > or >=; quote it, or the shell interprets < and >",
         )
     figure, operator, bound = match.groups()
     return figure, operator, bound.strip()

@@ -421,7 +421,7 @@ def _stages(
         counts = list(stages)
         if sum(counts) != len(layers) or len(counts) != pp:
             raise UsageError(
-                f"--pp-layers: {'+'.join(map(str, counts))} layers are {sum(counts)};"
+                f"--pp-layers: {'+'.join(map(str, counts))} is {sum(counts)} layers, but"
                 f" {geometry.name} has {len(layers)}"
             )
     divided = []

@@ -282,8 +282,8 @@ def open_memory(
         if granule % backing.granularity:
             legal = -(-granule // backing.granularity) * backing.granularity
             raise UsageError(
-                f"a granule of {granule} bytes is not a multiple of the {backing.granularity} bytes"
-                f" that {backing.name} commits",
+                f"a granule of {granule} bytes is not a multiple of the granularity of {backing.name},"
+                f" {backing.granularity} bytes",
                 hint=f"use --granule {legal}",
             )
         if retain:

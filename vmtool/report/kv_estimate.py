@@ -288,7 +288,7 @@ def _sequence_text(sequence: SequenceBytes) -> str:
 def _layer_text(layer: LayerBytes) -> str:
     parts = []
     if layer.bytes_per_token:
-        parts.append(f"{layer.bytes_per_token:,} B a token kept")
+        parts.append(f"{layer.bytes_per_token:,} B a kept token")
     if layer.cross_attention_bytes:
         parts.append(
             f"{layer.cross_attention_bytes:,} B of cross attention over"
