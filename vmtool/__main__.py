@@ -57,7 +57,7 @@ def _explain(error: BaseException, *, loaded: bool) -> str:
     first = "this process cannot get more memory" if loaded else "not enough memory to load vmtool"
     cause: str | None
     try:
-        from vmtool.errors import is_no_memory, why_no_memory  # noqa: PLC0415 - loaded if possible
+        from vmtool.no_memory import is_no_memory, why_no_memory  # noqa: PLC0415 - loaded if possible
 
         if refused:
             first = (

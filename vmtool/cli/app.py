@@ -12,7 +12,8 @@ import click
 
 from vmtool import __version__
 from vmtool.cli.streams import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
-from vmtool.errors import ExitCode, UsageError, VmtoolError, is_no_memory, why_no_memory
+from vmtool.errors import ExitCode, UsageError, VmtoolError
+from vmtool.no_memory import is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,10 +8,11 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from vmtool.errors import UnavailableError, is_no_memory, why_no_memory
+from vmtool.errors import UnavailableError
 from vmtool.memory.cuda.errors import BrokenDriverError
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.no_memory import is_no_memory, why_no_memory
 from vmtool.units import format_size
 
 _INSTALL_DRIVER: Final = "install the NVIDIA display driver, or use --backing host"
