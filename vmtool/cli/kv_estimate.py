@@ -68,7 +68,9 @@ estimate_options: Final = option_group(
         click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
         *MODEL,
         TP,
-        click.option("--pp", type=COUNT, help="Stages that divide the layers.  [default: 1]"),
+        click.option(
+            "--pp", type=COUNT, help="Divide the layers into this many stages.  [default: 1]"
+        ),
         click.option(
             "--pp-layers",
             metavar="N,N",

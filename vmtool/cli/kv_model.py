@@ -30,18 +30,19 @@ MODEL: Final = (
     click.option("--dtype", help="Element format of K and V: bf16, fp8, int8, q8_0, nvfp4, ..."),
     click.option("--dtype-k", help="Element format of K (and of MLA's latent)."),
     click.option("--dtype-v", help="Element format of V."),
-    click.option("--dcp", type=COUNT, default=1, help="Ranks that divide the tokens."),
+    click.option("--dcp", type=COUNT, default=1, help="Divide the tokens among this many ranks."),
 )
 TP: Final = click.option(
     "--tp",
     type=COUNT,
-    help="Ranks that divide the heads.  [default: 1, or the devices of --budget 8x...]",
+    help="Divide the heads among this many ranks.  [default: 1, or the number of devices in --budget"
+    " 8x...]",
 )
 #: Which model, in which format, on which rank: of every command about a model's KV cache.
 MODEL_OPTIONS: Final = (
     *MODEL,
     TP,
-    click.option("--pp", type=COUNT, default=1, help="Stages that divide the layers."),
+    click.option("--pp", type=COUNT, default=1, help="Divide the layers into this many stages."),
 )
 
 

@@ -70,11 +70,12 @@ def reasons(
     """
     lacks = _LACKS_ON_MACOS if system == "Darwin" else _LACKS
     if reason is MethodReason.PROMISES_MORE and fastest is not None:
-        yield f"not clearly more than 25 % slower than {method_option_words(fastest)}"
+        text = f"it is not clearly more than 25 % slower than {method_option_words(fastest)}"
         gains = _GAINS_ON_MACOS if system == "Darwin" else _GAINS
         gain = gains.get(base_method(fastest))
         if gain is not None and base_method(fastest) != base_method(method):
-            yield f"unlike with {base_method(fastest)}, {gain}"
+            text += f", and unlike with {base_method(fastest)}, {gain}"
+        yield text
     elif reason is MethodReason.NO_CLEAR_WINNER:
         yield "no method is clearly the fastest"
     own = lacks.get(base_method(method))

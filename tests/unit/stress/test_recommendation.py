@@ -52,7 +52,8 @@ def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
     )
     text = recommendation_text(found, "Linux")
     assert text.endswith(
-        "; not clearly more than 25 % slower than advise; unlike with advise, released memory faults"
+        "; it is not clearly more than 25 % slower than advise, and unlike with advise, released"
+        " memory faults"
     )
 
 
