@@ -217,7 +217,10 @@ def _open_stored(path: str, name: str) -> BinaryIO:
 
 
 class _Gunzip(io.RawIOBase):
-    """The decompressed bytes of a gzip file, which may have several members."""
+    """The decompressed bytes of a gzip file, which may have several members.
+
+    Of damaged data all that comes before the damage is read, and the next read is the error.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__()
@@ -233,6 +236,7 @@ class _Gunzip(io.RawIOBase):
         self._member = self._new()
         self._input = b""
         self._position = 0
+        self._failure: OSError | None = None
 
     def readable(self) -> bool:
         return True
@@ -256,6 +260,8 @@ class _Gunzip(io.RawIOBase):
     def readinto(self, buffer: object, /) -> int:
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         while True:
+            if self._failure is not None:
+                raise self._failure
             if self._member.eof:
                 self._input = self._member.unused_data or self._file.read(_CHUNK)
                 if not self._input.startswith(_GZIP):  # nothing, or padding after the last member
@@ -265,19 +271,39 @@ class _Gunzip(io.RawIOBase):
                 self._input = self._file.read(_CHUNK)
                 if not self._input:
                     raise OSError(errno.EIO, "its gzip data is truncated")
+            before = self._member.copy()
             try:
                 data = self._member.decompress(self._input, len(view))
             except self._error as error:
-                raise OSError(errno.EIO, f"its gzip data is damaged ({error})") from error
+                self._failure = OSError(errno.EIO, _what_is_wrong(str(error)))
+                data = self._undamaged(before, len(view))
             self._input = self._member.unconsumed_tail
             if data:
                 view[: len(data)] = data
                 self._position += len(data)
                 return len(data)
 
+    def _undamaged(self, member: Any, room: int) -> bytes:
+        """Return what *member* makes of the input up to the byte at which it fails."""
+        made, start, step = b"", 0, len(self._input)
+        while step := min(step, len(self._input) - start):
+            before = member.copy()
+            try:
+                made += member.decompress(self._input[start : start + step], room - len(made))
+                start += step
+            except self._error:
+                member, step = before, step // 2
+        return made
+
     def close(self) -> None:
         self._file.close()
         super().close()
+
+
+def _what_is_wrong(error: str) -> str:
+    if "data check" in error or "length check" in error:  # of all of a member, at its end
+        return f"its gzip data is damaged, and any part of it may be wrong ({error})"
+    return f"its gzip data is damaged ({error})"
 
 
 class _Utf16(io.RawIOBase):

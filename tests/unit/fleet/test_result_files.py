@@ -5,6 +5,7 @@ import io
 import json
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,29 @@ def test_what_is_whole_in_truncated_gzip_is_read(tmp_path, results):
     *found, last = read_files([str(path)])
     assert [type(each) for each in found] == [MachineReading] * results
     assert last == Problem(str(path), "unreadable", "cannot be read: its gzip data is truncated")
+
+
+@pytest.mark.parametrize("spacing", [1, 40])  # lines in one read, and in many
+def test_what_is_whole_before_damaged_gzip_is_read(tmp_path, spacing):
+    path = tmp_path / "all.json.gz"
+    line = (SHORT + " " * 1024 * spacing + "\n").encode()
+    packer = zlib.compressobj(wbits=31)
+    deflated = [packer.compress(line) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(100)]
+    packed = b"".join([*deflated[:70], b"\xff" * 9, *deflated[70:], packer.flush()])
+    path.write_bytes(packed)
+    *found, last = read_files([str(path)])
+    assert [type(each) for each in found] == [MachineReading] * 70
+    assert last.problem.startswith("cannot be read: its gzip data is damaged (")
+
+
+def test_a_wrong_checksum_says_that_any_part_may_be_wrong(tmp_path):
+    path = tmp_path / "all.json.gz"
+    packed = bytearray(gzip.compress(f"{SHORT}\n".encode() * 3))
+    packed[-8] ^= 1
+    path.write_bytes(packed)
+    *found, last = read_files([str(path)])
+    assert [type(each) for each in found] == [MachineReading] * 3
+    assert "any part of it may be wrong" in last.problem
 
 
 def test_the_bound_is_that_of_a_document_and_not_of_a_stream(tmp_path, monkeypatch):
