@@ -307,7 +307,7 @@ def test_a_scheduler_that_dies_keeps_the_replays_that_were_made(vmtool, monkeypa
     axes = ("--compare", "granule=64KiB,2MiB", "--dask", "tcp://head:1")
     ran = vmtool(*rules, *axes)
     assert ran.code == 4
-    assert "connection to Dask's scheduler was lost; the result covers 1 row" in ran.stderr
+    assert "error: the connection to Dask's scheduler was lost; the result has 1 row" in ran.stderr
     assert [row["labels"]["granule"] for row in ran.document["rows"]] == ["64KiB"]
     assert not ran.document["complete"]
     assert ran.document["problem"] == "the connection to Dask's scheduler was lost"

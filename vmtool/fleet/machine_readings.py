@@ -12,6 +12,7 @@ from vmtool.documents import DocumentError, decode
 from vmtool.machine.facts import MachineFacts, SystemFacts
 from vmtool.results.document_kinds import DOCUMENTS
 from vmtool.results.earlier_versions import from_version_1
+from vmtool.results.stress import full_name
 from vmtool.stats import median_slope
 from vmtool.units import GIB, format_size
 
@@ -212,16 +213,18 @@ def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
 
 def _runs(document: Mapping[str, Any], name: str) -> list[dict[str, float]]:
     """Return the measures of each run, and then those of all runs together, known once."""
-    prefix = ".".join([name, *_plan(document.get("settings"))])
+    settings = document.get("settings")
+    prefix = ".".join([name, *_plan(settings)])
+    huge = isinstance(settings, Mapping) and settings.get("huge") is True
     if name == "inspect":
         return [dict(_process(document, prefix))]
     runs = list(_mappings(document.get("runs")))
-    found = [dict(_measures(run, prefix)) for run in runs]
+    found = [dict(_measures(run, prefix, huge=huge)) for run in runs]
     slopes = _run_slopes(document, prefix)
     for run, made in zip(runs, found, strict=True):
         made.update(slopes.get(run.get("index"), {}))
     of_all = {key: value for key, value in document.items() if not (runs and key in _OF_RUNS)}
-    once = dict(_measures(of_all, prefix))
+    once = dict(_measures(of_all, prefix, huge=huge))
     if not (runs and slopes):
         for slope in _mappings(document.get("slopes")):
             at, value = f"{prefix}.{slope.get('counter')}.per_cycle", slope.get("per_cycle")
@@ -300,7 +303,8 @@ def _plan(settings: Any) -> Iterator[str]:
             yield format_size(granule).replace(" ", "")
 
 
-def _measures(value: Any, path: str) -> Iterator[tuple[str, float]]:
+def _measures(value: Any, path: str, *, huge: bool) -> Iterator[tuple[str, float]]:
+    """Yield each measure in *value*, which is at *path*, of a run with ``--huge`` or without."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             if key in _SKIPPED or key == "runs":
@@ -317,14 +321,15 @@ def _measures(value: Any, path: str) -> Iterator[tuple[str, float]]:
                     yield f"{path}.reached{unit}", float(item)
             elif isinstance(item, (Mapping, list)):
                 # Lists are named by their elements.
-                yield from _measures(item, path if isinstance(item, list) else f"{path}.{key}")
+                at = path if isinstance(item, list) else f"{path}.{key}"
+                yield from _measures(item, at, huge=huge)
     elif isinstance(value, list):
         for item in value:
             if isinstance(item, Mapping):
-                names = (item.get(key) for key in _NAMES)
-                named = [each for each in names if isinstance(each, str)]
-                if named:
-                    yield from _measures(item, f"{path}.{named[0]}")
+                key = next((key for key in _NAMES if isinstance(item.get(key), str)), None)
+                if key is not None:
+                    name = full_name(item[key], huge=huge) if key == "method" else item[key]
+                    yield from _measures(item, f"{path}.{name}", huge=huge)
 
 
 def _facts(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,11 @@ def base_method(name: str) -> str:
     return name.removesuffix(HUGE)
 
 
+def full_name(method: str, *, huge: bool) -> str:
+    """Return the name of *method* by what it did, with ``+huge`` where the run has ``--huge``."""
+    return base_method(method) + HUGE if huge else method
+
+
 @dataclass(frozen=True, slots=True)
 class StressSettings:
     """What a run does: the user's options, and after planning with the defaults filled in.
@@ -120,7 +125,7 @@ class StressSettings:
 
     def full_name(self, method: str) -> str:
         """Return the name of *method* in this run, with ``+huge`` where it asks for huge pages."""
-        return base_method(method) + HUGE if self.uses_huge(method) else method
+        return full_name(method, huge=self.huge)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,16 @@ def test_measures_are_named_by_their_place_and_unit():
     assert not any("free" in fact for fact in reading.facts)
 
 
+def test_methods_are_called_by_what_they_did():
+    """As ``compare`` does: ``stress --huge`` is the work of ``stress --method fixed+huge``."""
+    settings = document()["settings"]
+    with_option = read_document(document(settings={**settings, "huge": True}), "a", "a.json")
+    renamed = json.loads(json.dumps(document()).replace('"fixed"', '"fixed+huge"'))
+    assert with_option.runs == read_document(renamed, "b", "b.json").runs
+    plain = read_document(document(settings={**settings, "huge": False}), "c", "c.json")
+    assert not set(plain.runs[0]) & set(with_option.runs[0])
+
+
 def test_each_run_of_a_result_is_one_and_the_document_names_the_host():
     runs = [{"index": at, "methods": document(100 + at)["methods"]} for at in range(3)]
     slopes = [{"counter": "charge", "per_cycle": 0.5, "grown": 9, "floor": 5}]
@@ -169,7 +179,7 @@ EXPLAINING = {
     "machine.memory.nodes.1.total_bytes": 9 << 30,
     "machine.cgroup.levels.0.limit_bytes": 5 << 30,
     "machine.environment.container": "docker",
-    "settings.huge": True,
+    "settings.prefault": True,
 }
 
 
