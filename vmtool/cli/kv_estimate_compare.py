@@ -28,7 +28,7 @@ def refuse_large_weights(question: Question) -> None:
         RefusedError: With how large they are.
     """
     if question.budget is not None:
-        from vmtool.cli.kv_memory import refuse_weights
+        from vmtool.cli.kv_budget_and_weights import refuse_weights
 
         refuse_weights(question.budget, question.geometry.tp * question.geometry.pp)
 

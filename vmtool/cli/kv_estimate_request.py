@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from vmtool.cli.kv_memory import (
+from vmtool.cli.kv_budget_and_weights import (
     GIVEN,
     ChosenMemory,
     check_ranks,

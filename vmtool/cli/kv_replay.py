@@ -291,7 +291,7 @@ class _Run:
 
     def run(self) -> int:
         from vmtool.cli.interrupt import watch_signals
-        from vmtool.cli.kv_memory import GIVEN, read_memory
+        from vmtool.cli.kv_budget_and_weights import GIVEN, read_memory
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
         from vmtool.cli.kv_replay_request import choose_budget, load_options_model, open_chosen
         from vmtool.cli.progress import progress_line

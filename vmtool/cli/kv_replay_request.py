@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from vmtool.cli.kv_memory import ChosenMemory
+    from vmtool.cli.kv_budget_and_weights import ChosenMemory
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.traces.trace import Trace
@@ -79,7 +79,7 @@ class ReplayOptions:
         Raises:
             UsageError: If there are not as many of them as *memory* names devices.
         """
-        from vmtool.cli.kv_memory import check_ranks, ranks_of_heads
+        from vmtool.cli.kv_budget_and_weights import check_ranks, ranks_of_heads
 
         devices = None if memory is None else memory.count
         tp = ranks_of_heads(self.tp, self.pp, devices)
@@ -278,7 +278,7 @@ def choose_budget(
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take, or the weights are more than the budget.
     """
-    from vmtool.cli.kv_memory import read_budget, read_memory, refuse_weights
+    from vmtool.cli.kv_budget_and_weights import read_budget, read_memory, refuse_weights
     from vmtool.kv.estimate_result import Budget
 
     if memory is None and backing is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.documents import plain
 from vmtool.errors import printable
-from vmtool.machine.bound_texts import BOUND_WORDS
+from vmtool.machine.memory_limit_words import BOUND_WORDS
 from vmtool.report.table import pairs
 from vmtool.units import format_duration, format_size
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import ExitCode, RefusedError
-from vmtool.machine.bound_texts import BOUND_WORDS
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.facts import (
     CommitFacts,
@@ -19,6 +18,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
+from vmtool.machine.memory_limit_words import BOUND_WORDS
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     Demand,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.bound_texts import FREE_RAM
 from vmtool.machine.doctor.findings import Finding
 from vmtool.machine.facts import safe_part
+from vmtool.machine.memory_limit_words import FREE_RAM
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     group_limit_file,

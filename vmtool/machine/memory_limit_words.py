@@ -1,4 +1,4 @@
-"""Sentences about the limits of memory."""
+"""The limits of memory in words: what each of them leaves, and what frees RAM."""
 
 from __future__ import annotations
 
