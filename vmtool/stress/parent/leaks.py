@@ -1,4 +1,4 @@
-"""Whether a worker leaks: the checkpoints that the parent keeps, and the slopes through them."""
+"""Whether a worker leaks: slopes through its checkpoints, and what they mean."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-#: When there are more checkpoints of one worker, every other one is dropped.
-MOST: Final = 256
 _HEAP_COUNTERS: Final = ("address_space", "charge", "resident")
 #: Growth of the whole process below this is the interpreter's, not a leak: its heap takes memory
 #: in arenas of 1 MiB, and a few of them while it warms up. Bytes; mappings are counted.
@@ -30,34 +28,6 @@ LEAK_FLOORS: Final = {
 #: What vmtool itself notes about a granule while it is committed, rounded up (some 300 bytes of
 #: Python's integers, tuples and tables). It is taken when more are committed than ever before.
 NOTES_BYTES: Final = 512
-
-
-class Timeline:
-    """One worker's checkpoints, evenly thinned out, so that hours of them stay bounded."""
-
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
-        self._kept: list[Checkpoint] = []
-        self._differing: dict[str, Checkpoint] = {}
-        self._seen = 0
-        self._every = 1
-
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Remember *checkpoint*, for good if it is the first where some counter differed."""
-        for reading in checkpoint.buffers:
-            if not reading.agrees:
-                self._differing.setdefault(reading.counter, checkpoint)
-        if self._seen % self._every == 0:
-            self._kept.append(checkpoint)
-            if len(self._kept) > self._most:
-                del self._kept[1::2]
-                self._every *= 2
-        self._seen += 1
-
-    def kept(self) -> tuple[Checkpoint, ...]:
-        """Return those that are kept, in order."""
-        chosen = {id(item): item for item in (*self._kept, *self._differing.values())}
-        return tuple(sorted(chosen.values(), key=lambda checkpoint: checkpoint.at_ns))
 
 
 def leak_slopes(

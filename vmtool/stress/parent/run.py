@@ -24,8 +24,12 @@ from vmtool.results.stress import (
 )
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.joined_result import EndedRun, assemble
-from vmtool.stress.parent.leaks import MOST
-from vmtool.stress.parent.worker_process import Ending, JournalFolder, RunningWorker
+from vmtool.stress.parent.worker_process import (
+    MOST_CHECKPOINTS,
+    Ending,
+    JournalFolder,
+    RunningWorker,
+)
 from vmtool.stress.plan import alone, run_settings
 
 if TYPE_CHECKING:
@@ -59,7 +63,7 @@ def run_workers(
     hang_ns: int,
     stopping: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _cycles: None,
-    most: int = MOST,
+    most: int = MOST_CHECKPOINTS,
     kill_ns: int = int(KILL_TIMEOUT_S * 10**9),
 ) -> tuple[list[Ending], bool]:
     """Run one process for each plan, all started together; return how each ended.
@@ -324,7 +328,7 @@ def run_stress(
             hang_ns=hang_ns,
             stopping=stopping,
             progress=show,
-            most=max(MOST // settings.runs, 16),
+            most=max(MOST_CHECKPOINTS // settings.runs, 16),
         )
         took_ns = perf_counter_ns() - run_began
         runs.append(EndedRun(run, share.methods, endings, took_ns, interrupted=interrupted))

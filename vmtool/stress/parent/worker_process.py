@@ -25,9 +25,12 @@ from vmtool.machine.killed_children import (
 from vmtool.memory.children import start_child, wait_killed, why_not_killed
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.memory.threads import start_thread
-from vmtool.results.stress import PHASES, PhaseResult
+from vmtool.results.stress import (
+    PHASES,
+    Checkpoint,
+    PhaseResult,
+)
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
-from vmtool.stress.parent.leaks import MOST, Timeline
 from vmtool.stress.parent.worker_deaths import CANNOT_BE_KILLED, describe_accident
 from vmtool.stress.worker.journal import Journal
 
@@ -100,6 +103,38 @@ class JournalFolder:
         self.remove_names()
 
 
+#: When there are more checkpoints of one worker, every other one is dropped.
+MOST_CHECKPOINTS: Final = 256
+
+
+class KeptCheckpoints:
+    """One worker's checkpoints, evenly thinned out, so that hours of them stay bounded."""
+
+    def __init__(self, most: int = MOST_CHECKPOINTS) -> None:
+        self._most = most
+        self._kept: list[Checkpoint] = []
+        self._differing: dict[str, Checkpoint] = {}
+        self._seen = 0
+        self._every = 1
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Remember *checkpoint*, for good if it is the first where some counter differed."""
+        for reading in checkpoint.buffers:
+            if not reading.agrees:
+                self._differing.setdefault(reading.counter, checkpoint)
+        if self._seen % self._every == 0:
+            self._kept.append(checkpoint)
+            if len(self._kept) > self._most:
+                del self._kept[1::2]
+                self._every *= 2
+        self._seen += 1
+
+    def kept(self) -> tuple[Checkpoint, ...]:
+        """Return those that are kept, in order."""
+        chosen = {id(item): item for item in (*self._kept, *self._differing.values())}
+        return tuple(sorted(chosen.values(), key=lambda checkpoint: checkpoint.at_ns))
+
+
 #: The last bytes of a worker's stderr are kept for the error message.
 _STDERR_KEPT: Final = 4000
 
@@ -134,7 +169,7 @@ class RunningWorker:
         path: Path,
         journal: Journal,
         inbox: queue.Queue[Any],
-        most: int = MOST,
+        most: int = MOST_CHECKPOINTS,
     ) -> None:
         self.plan = plan
         self.index = plan.worker
@@ -148,7 +183,7 @@ class RunningWorker:
         self._streams = (stdin, stdout, stderr)
         self.report: WorkerReport | None = None
         self.final = False
-        self.timeline = Timeline(most)
+        self.timeline = KeptCheckpoints(most)
         self.phases: dict[tuple[int, str], PhaseSoFar] = {}
         self.incoming: dict[tuple[int, str], PhaseSoFar] = {}
         self.hung: Diagnosis | None = None

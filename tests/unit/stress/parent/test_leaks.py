@@ -10,13 +10,14 @@ from stored_runs import checkpoint
 from vmtool.report.checks_and_advice import describe
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS
-from vmtool.stress.parent.leaks import LEAK_FLOORS, Timeline, leak_checks, leak_slopes
+from vmtool.stress.parent.leaks import LEAK_FLOORS, leak_checks, leak_slopes
+from vmtool.stress.parent.worker_process import KeptCheckpoints
 from vmtool.units import MIB
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 1000])
 def test_a_timeline_keeps_evenly_spaced_checkpoints_in_order(count):
-    timeline = Timeline(most=8)
+    timeline = KeptCheckpoints(most=8)
     for index in range(count):
         timeline.add(checkpoint(index))
     cycles = [kept.cycle for kept in timeline.kept()]
@@ -27,7 +28,7 @@ def test_a_timeline_keeps_evenly_spaced_checkpoints_in_order(count):
 
 
 def test_the_first_difference_is_kept_whatever_follows():
-    timeline = Timeline(most=8)
+    timeline = KeptCheckpoints(most=8)
     for index in range(1000):
         timeline.add(checkpoint(index, observed=-1 if index in {333, 400} else None))
     differing = [c.cycle for c in timeline.kept() if not all(r.agrees for r in c.buffers)]
