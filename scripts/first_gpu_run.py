@@ -438,7 +438,7 @@ def ask(name: str, arguments: argparse.Namespace, env: dict[str, str], left_s: f
         child.kill()
         with suppress(subprocess.TimeoutExpired):  # one that is stuck in the driver cannot be ended
             child.communicate(timeout=10)
-        return f"not answered: no end after {timeout_s:.0f} s"
+        return f"not answered: not finished after {timeout_s:.0f} s"
     if child.returncode:
         last = err.strip().splitlines()
         return f"not answered: {last[-1] if last else f'exit {child.returncode}'}"

@@ -157,13 +157,13 @@ class EstimateRequest:
 
     @property
     def tp(self) -> int:
-        """Ranks that divide the heads: as given, or as many as there are devices."""
+        """Ranks among which the heads are divided: as given, or as many as there are devices."""
         count = None if self.memory is None else self.memory.count
         return ranks_of_heads(self.options.tp, self.pp, count)
 
     @property
     def pp(self) -> int:
-        """Stages that divide the layers."""
+        """Stages into which the layers are divided."""
         if self.stages is not None:
             return len(self.stages)
         return self.options.pp or 1

@@ -179,9 +179,9 @@ def estimate(
         context: Tokens of a sequence; ``None`` is the model's own longest.
         sequences: How many sequences share the budget.
         dtype: The element format of K and V, such as ``fp8``; ``None`` is the model's own.
-        tp: Ranks that divide the heads.
-        pp: Stages that divide the layers.
-        dcp: Ranks that divide the tokens.
+        tp: Ranks among which the heads are divided.
+        pp: Stages into which the layers are divided.
+        dcp: Ranks among which the tokens are divided.
         granule: The granule in bytes that packing rounds to.
         policy: The packing policy, one of ``vmtool.kv.packing.policies.POLICIES``.
         block: Tokens in a block.

@@ -41,9 +41,9 @@ class EngineRank:
 
     Attributes:
         budget: The memory of one rank.
-        tp: Ranks that divide the heads.
-        pp: Stages that divide the layers.
-        dcp: Ranks that divide the tokens.
+        tp: Ranks among which the heads are divided.
+        pp: Stages into which the layers are divided.
+        dcp: Ranks among which the tokens are divided.
     """
 
     budget: Budget
@@ -72,9 +72,9 @@ class ModelSummary:
         architecture: The ``model_type`` or architecture it was resolved as.
         layers: Layers of the fullest rank.
         context_tokens: The longest sequence that the model was made for, if it is stated.
-        tp: Ranks that divide the heads.
-        pp: Stages that divide the layers.
-        dcp: Ranks that divide the tokens.
+        tp: Ranks among which the heads are divided.
+        pp: Stages into which the layers are divided.
+        dcp: Ranks among which the tokens are divided.
         assumed: Whether the architecture is unknown, and taken for standard attention because all of
             its fields are standard.
         draft: The model that predicts draft tokens, ``MTP`` for layers of its own, or empty.
@@ -196,7 +196,7 @@ class PolicyResult:
     """What one packing policy makes of the question.
 
     Attributes:
-        impossible: Why it cannot lay this model out; empty if it can, and else nothing else counts.
+        impossible: Why it cannot lay this model out; if not empty, nothing else counts.
         floor_bytes: What a sequence of one token commits.
         reserved_bytes: The address space of a sequence that may grow to the requested length.
         used_bytes: The bytes of a sequence of that length.

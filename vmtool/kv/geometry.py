@@ -264,9 +264,9 @@ class ModelGeometry:
         context_tokens: The longest sequence the model was made for, or ``None`` if not stated.
         dtype: ``fp32``, ``fp16`` or ``bf16``: the model's own element type; ``None`` if not stated.
         provenance: Where each value came from.
-        tp: Ranks that divide the heads.
-        pp: Stages that divide the layers.
-        dcp: Ranks that divide the tokens.
+        tp: Ranks among which the heads are divided.
+        pp: Stages into which the layers are divided.
+        dcp: Ranks among which the tokens are divided.
         cache_dtype: The format of K and V that a quantised checkpoint asks for, or ``None``.
         file_format: ``gguf`` or ``onnx`` where the file is one that some engines read in another way.
         assumed: Whether the architecture is not known, and is taken for standard attention because

@@ -61,7 +61,7 @@ class MemoryFacts:
         available_bytes: RAM that can be had without swapping.
         swap_total_bytes: Swap space.
         swap_free_bytes: Swap space that is not used.
-        oom_kills: Processes that the kernel killed for lack of memory since it started.
+        oom_kills: Processes that the OOM killer has ended since the machine started.
         arc_bytes: What ZFS' cache (ARC) can give up: available too, and counted as used by Linux.
         pressure: How long tasks waited for memory; ``None`` where the kernel does not count it.
         nodes: NUMA nodes with memory; empty where the kernel has none.
@@ -227,7 +227,7 @@ class DeviceProcess:
     """One process that has a context on a device.
 
     Attributes:
-        pid: Its number in the machine's own namespace: in a container that is not what ``getpid``
+        pid: Its PID in the machine's own namespace: in a container that is not what ``getpid``
             answers there.
         name: Its path as NVML has it; ``None`` if not available.
         used_bytes: Its memory on the device, its context included; ``None`` where the driver does not

@@ -128,7 +128,7 @@ class Change:
         after_ns: The same after.
         before_runs_ns: The figure of each run before.
         after_runs_ns: The same after.
-        ratio: After by before.
+        ratio: The figure after, divided by that before.
         low: Lower end of the ratio's interval; ``None`` where the runs are too few.
         high: Upper end.
         direction: The verdict.

@@ -98,9 +98,9 @@ class ReplaySettings:
         model: The model.
         format_k: Element format of K.
         format_v: Element format of V.
-        tp: Ranks that divide the heads.
-        pp: Stages that divide the layers.
-        dcp: Ranks that divide the tokens.
+        tp: Ranks among which the heads are divided.
+        pp: Stages into which the layers are divided.
+        dcp: Ranks among which the tokens are divided.
         policy: The packing policy.
         granule_bytes: The granule.
         block_tokens: Tokens in a block, where the policy has blocks.

@@ -30,7 +30,7 @@ class MethodLimit:
         cause: Why that was refused, as far as the counters of that moment show; without a refusal,
             why there can be none.
         most: The most that the search would have tried.
-        per_gib_ns: What the call costs a GiB, measured with the most that worked; only of ``lock``,
+        per_gib_ns: What the call costs per GiB, measured with the most that worked; only of ``lock``,
             which faults the pages in.
     """
 

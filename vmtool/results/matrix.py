@@ -68,7 +68,7 @@ class GranuleChoice:
         per_gib_ns: The median over the patterns.
         without_huge_ns: The same for that method without huge pages, where both were measured.
         waste_share: The part of what is committed that a sequence of the model does not use.
-        per_used_gib_ns: *per_gib_ns* by the part that is used.
+        per_used_gib_ns: *per_gib_ns* divided by the part that is used.
         reason: Why this method; ``None`` where only one was measured.
         fastest: The cheapest method.
         fastest_per_gib_ns: What that one costs.

@@ -170,8 +170,8 @@ class MethodResult:
     Attributes:
         cycles: Commits that succeeded.
         wall_ns: Time in the loop, harness and verification included, checkpoints not.
-        cycles_per_s: Cycles by *wall_ns*, all threads and workers together.
-        bytes_per_s: Committed bytes by *wall_ns*, likewise.
+        cycles_per_s: Cycles divided by *wall_ns*, all threads and workers together.
+        bytes_per_s: Committed bytes divided by *wall_ns*, likewise.
         degraded_bytes: The most that was ever released without a guard (mapping limit).
         quarantined_bytes: What the platform would not give back.
         phases: In the order of :data:`PHASES`; phases without samples are left out.

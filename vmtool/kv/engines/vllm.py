@@ -344,7 +344,7 @@ def _pool(
     attending = [spec.block for spec in groups if spec.extent is not None]
     block = min(attending, default=settings.block)
     older_block = min(spec.block for spec in groups)
-    # Ranks that divide the tokens hold that many times as many together.
+    # Ranks that share the tokens hold that many times as many together.
     ranks = max(spec.extent.ranks if spec.extent else 1 for spec in groups)
     return VllmPool(
         num_blocks=num_blocks,
