@@ -150,7 +150,7 @@ class VirtualBacking(Protocol):
         """
 
     def unreserve(self, reservation: Reservation) -> None:
-        """Give back every block and the address space, once; again is a no-op (B9).
+        """Give back every block and the address space, once; a second call is a no-op (B9).
 
         Raises:
             BusyError: If another thread is using the reservation.

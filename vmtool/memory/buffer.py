@@ -278,7 +278,7 @@ class VirtualBuffer(Owner):
         return cuda_array_interface(self._data_address(nbytes), nbytes)
 
     def close(self) -> None:
-        """Give back every block, the addresses and the lease; again is a no-op.
+        """Give back every block, the addresses and the lease; a second call is a no-op.
 
         What was lent through ``__cuda_array_interface__`` is given back with the last reference.
 

@@ -90,7 +90,7 @@ class _Account:
 
 
 class Lease(Owner):
-    """Bytes of one tier that one holder may commit. Release it once; again is a no-op.
+    """Bytes of one tier that one holder may commit. Release it once; a second call is a no-op.
 
     Attributes:
         nbytes: How much is leased now.

@@ -226,7 +226,7 @@ class RealMemory:
         )
 
     def close(self) -> None:
-        """Give back whatever is left, as after an error; again is a no-op."""
+        """Give back whatever is left, as after an error; a second call is a no-op."""
         self._bytes.clear()
         while self._buffers:
             self._buffers.popitem()[1].close()

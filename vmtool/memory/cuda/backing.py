@@ -161,7 +161,7 @@ class CudaBacking:
         source_offset: int,
         nbytes: int,
     ) -> None:
-        """Map a committed span of *source* into *reservation* as well, to be read only.
+        """Map a committed span of *source* into *reservation* as well, read-only.
 
         The memory lives until the last of its spans is released. It is charged once, to the
         pool's authority.

@@ -59,7 +59,7 @@ class DeviceContext:
         self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)
 
     def close(self) -> None:
-        """Let go of the context, once nothing is mapped under it; again is a no-op."""
+        """Let go of the context, once nothing is mapped under it; a second call is a no-op."""
         self._finalizer()
 
     @property

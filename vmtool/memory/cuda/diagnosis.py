@@ -258,7 +258,7 @@ def diagnose_device(at: Situation, *, many: int = _MANY_MAPPINGS) -> Diagnosis:
 
     Args:
         at: What was true then.
-        many: From how many mappings on they may be what ran out.
+        many: The fewest mappings at which mappings may be what ran out.
     """
     free, nbytes = at.free_bytes, at.nbytes
     if at.call == "cuMemAddressReserve":

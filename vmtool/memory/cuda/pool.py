@@ -223,7 +223,7 @@ class HandlePool:
             )
 
     def close(self) -> None:
-        """Release every unmapped handle and leave the ledger; again is a no-op.
+        """Release every unmapped handle and leave the ledger; a second call is a no-op.
 
         Raises:
             UsageError: If handles are still mapped; nothing has changed.

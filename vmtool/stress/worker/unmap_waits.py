@@ -181,7 +181,7 @@ class _Probe:
         return found
 
     def give_back(self) -> None:
-        """Wait for the work, unmap and release what a failure has left; again is a no-op."""
+        """Wait for the work, unmap and release what a failure has left; a second call is a no-op."""
         if self._handle is None:
             return
         with suppress(CudaError):
