@@ -279,11 +279,7 @@ def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) ->
     has noise of its own. Where points rise and fall in waves, as a heap does between two collections,
     the interval is that of as many points as are worth one of their own.
     """
-    (points,) = _thinned([points])
-    found = pooled_slope([points], confidence=confidence)
-    if found is None or not _falls(points):
-        return found
-    return pooled_slope([points], confidence=confidence, waves=_waves(points, found.per_step))
+    return pooled_slope([points], confidence=confidence)
 
 
 def _falls(points: Sequence[tuple[float, float]]) -> bool:
@@ -318,10 +314,7 @@ def _waves(points: Sequence[tuple[float, float]], per_step: float) -> float:
 
 
 def pooled_slope(
-    series: Sequence[Sequence[tuple[float, float]]],
-    *,
-    confidence: float = 0.99,
-    waves: float = 1.0,
+    series: Sequence[Sequence[tuple[float, float]]], *, confidence: float = 0.99
 ) -> Slope | None:
     """Return the Theil-Sen slope that several *series* share, each with a level of its own.
 
@@ -331,12 +324,22 @@ def pooled_slope(
     Args:
         series: Such as the runs of one plan.
         confidence: Of the interval.
-        waves: How many points are worth one with noise of its own.
 
     Returns:
         The slope, or ``None`` where there are too few points for an interval of that confidence.
     """
     thinned = _thinned(series)
+    found = _sen_slope(thinned, confidence, 1.0)
+    if found is None:
+        return None
+    waves = [_waves(points, found.per_step) for points in thinned if _falls(points)]
+    return _sen_slope(thinned, confidence, max(waves)) if waves else found
+
+
+def _sen_slope(
+    thinned: Sequence[Sequence[tuple[float, float]]], confidence: float, waves: float
+) -> Slope | None:
+    """Return the slope of *thinned* series of which *waves* points are worth one with its own noise."""
     slopes = sorted(itertools.chain.from_iterable(map(_pair_slopes, thinned)))
     quantile = NormalDist().inv_cdf(0.5 + confidence / 2)
     untied = sum(n * (n - 1) * (2 * n + 5) for n in map(len, thinned)) / 18
@@ -356,6 +359,46 @@ def pooled_slope(
     low = slopes[max(math.floor((len(slopes) - reach) / 2), 0)]
     high = slopes[min(math.ceil((len(slopes) + reach) / 2), last)]
     return Slope(median(slopes), low, high, sum(map(len, thinned)), confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a quantity grew while it was watched.
+
+    Attributes:
+        slope: How fast.
+        grown: What the slope makes of the longest series.
+        lasts: Whether it is growth that a leak makes; see :func:`growth`.
+    """
+
+    slope: Slope
+    grown: float
+    lasts: bool
+
+
+def growth(series: Sequence[Sequence[tuple[float, float]]], least: float) -> Growth | None:
+    """Return how *series* grow, or ``None`` where there are too few points for a slope.
+
+    Growth lasts if its interval is above zero and the slope makes at least *least* of the longest
+    series, also at the pace of the later halves. A heap that warms up grows ever less, and a leak
+    goes on: growth that slows down in every series (see :func:`slows_down`) does not last either.
+    Nothing tells a leak from waves that are longer than what was watched.
+
+    Args:
+        series: Points of (time or cycle, amount), such as the runs of one plan.
+        least: Less than this is no growth.
+    """
+    found = pooled_slope(series)
+    if found is None:
+        return None
+    span = max(points[-1][0] - points[0][0] for points in series)
+    lately = median_slope([points[len(points) // 2 :] for points in series])
+    lasts = (
+        found.rises
+        and min(found.per_step, lately) * span >= least
+        and not all(map(slows_down, series))
+    )
+    return Growth(found, found.per_step * span, lasts)
 
 
 def median_slope(series: Sequence[Sequence[tuple[float, float]]]) -> float:

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results.inspect import Sample, Trend
-from vmtool.stats import median_slope, slope, slows_down
+from vmtool.stats import growth
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
@@ -36,10 +36,8 @@ def trends(
     """Return the trend of every counter that has at least six samples and changed.
 
     The slope is Theil and Sen's with a 99 % interval (see ``vmtool.stats.slope``). It is called growth
-    by the rule of ``stress``: the interval is above zero, and what the slope makes of the whole watch,
-    also at the pace of its later half, is at least 1 MiB (8 of what is counted) and 1 % of the
-    counter. A heap that warms up grows ever less, and a leak goes on: growth whose last quarter is
-    clearly slower than the one before is none either.
+    if it lasts, by the rule of ``stress`` (see ``vmtool.stats.growth``), and is at least 1 MiB (8 of what
+    is counted) and 1 % of the counter over the whole watch.
 
     Args:
         samples: In order.
@@ -79,15 +77,12 @@ def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None
     ]
     if len({value for _, value in points}) < 2:
         return None
-    found = slope(points)
-    if found is None:
-        return None
-    watched_s = points[-1][0] - points[0][0]
     least = max(_LEAST[counter.endswith("_bytes")], points[-1][1] * _LEAST_SHARE)
-    lately = median_slope([points[len(points) // 2 :]])
-    grows = (
-        found.rises and min(found.per_step, lately) * watched_s >= least and not slows_down(points)
-    )
+    grown = growth([points], least)
+    if grown is None:
+        return None
+    found, grows = grown.slope, grown.lasts
+    watched_s = points[-1][0] - points[0][0]
     full_in_s = None
     if grows and limit is not None and limit.soft is not None:
         used = limit.used if limit.used is not None else points[-1][1]
@@ -101,7 +96,7 @@ def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None
         grows=grows,
         limit=limit.name if full_in_s is not None and limit is not None else None,
         full_in_s=full_in_s,
-        growth=found.per_step * watched_s,
+        growth=grown.grown,
         growth_most=found.high * watched_s,
         growth_least=least,
     )

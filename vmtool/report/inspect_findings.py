@@ -269,10 +269,11 @@ def _growth(values: Mapping[str, object]) -> tuple[str, str]:
         if isinstance(full, int | float)
         else ""
     )
-    return (
-        f"{words}; the 99 % interval is {rates[1]} to {rates[2]}",
-        f"{when}a leak, unless it is still warming up: watch it longer",
+    remedy = (
+        "it grew through the whole watch: a leak, or a heap that warms up or rises and falls in longer "
+        "waves; a watch several times as long tells which"
     )
+    return f"{words}; the 99 % interval is {rates[1]} to {rates[2]}", when + remedy
 
 
 _KINDS_OF_MEMORY: Final = frozenset(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.machine.device_memory import shared_device
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_IN_USE, Checkpoint, CounterSlope
-from vmtool.stats import median_slope, pooled_slope
+from vmtool.stats import growth
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ def leak_slopes(
 ) -> tuple[CounterSlope, ...]:
     """Return the growth per cycle of each counter, over all runs of one worker.
 
-    A leak goes on, while a heap that warms up grows ever less: so growth must also exceed the floor
-    at the pace of the later half of the points.
+    A leak is growth that lasts (see :func:`vmtool.stats.growth`) and reaches the floor.
 
     Args:
         runs: For each run the points of (cycle, counts), in order.
@@ -50,13 +49,12 @@ def leak_slopes(
             for points in runs
         ]
         series = [points for points in series if points]
-        line = pooled_slope(series)
-        if line is None:
-            continue
-        span = max(points[-1][0] - points[0][0] for points in series)
-        grown = round(line.per_step * span)
-        lately = median_slope([points[len(points) // 2 :] for points in series]) * span
         floor = LEAK_FLOORS[name] + (live * NOTES_BYTES if name in _HEAP_COUNTERS else 0)
+        found_growth = growth(series, floor)
+        if found_growth is None:
+            continue
+        line = found_growth.slope
+        span = max(points[-1][0] - points[0][0] for points in series)
         found.append(
             CounterSlope(
                 counter=name,
@@ -66,10 +64,10 @@ def leak_slopes(
                 high=line.high,
                 confidence=line.confidence,
                 points=line.points,
-                grown=grown,
+                grown=round(found_growth.grown),
                 floor=floor,
                 detectable_per_cycle=max(floor / span if span else 0.0, (line.high - line.low) / 2),
-                leaks=line.rises and min(grown, lately) > floor,
+                leaks=found_growth.lasts,
             )
         )
     return tuple(found)

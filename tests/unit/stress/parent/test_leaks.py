@@ -80,6 +80,26 @@ def test_a_heap_that_warms_up_is_no_leak():
     assert not any(slope.leaks for slope in slopes)
 
 
+def test_a_heap_that_reaches_its_level_in_the_last_quarter_is_no_leak():
+    noise = Random(3)
+    amounts = [MIB * min(step, 48 + step // 10) + noise.randrange(40_960) for step in range(64)]
+    points = [(20 * step, {"resident": each}) for step, each in enumerate(amounts)]
+    (slope,) = leak_slopes([points], 0)
+    assert slope.low > 0
+    assert slope.grown > slope.floor
+    assert not slope.leaks
+    assert not leak_slopes([points, points], 0)[0].leaks
+    line = [(cycle, {"resident": MIB // 20 * cycle}) for cycle, _ in points]
+    assert leak_slopes([points, line], 0)[0].leaks  # one run is enough
+
+
+@pytest.mark.parametrize("period", [12, 15, 20])
+def test_waves_that_were_seen_several_times_are_no_leak(period):
+    for phase in range(period):
+        points = [(i, {"resident": (i + phase) % period * 4 * MIB}) for i in range(61)]
+        assert not any(slope.leaks for slope in leak_slopes([points], 0))
+
+
 def test_notes_about_granules_are_no_leak():
     points = [(cycle, dict.fromkeys(COUNTERS, 300 * cycle)) for cycle in range(0, 50_000, 1000)]
     notes = {"address_space", "charge", "resident"}
