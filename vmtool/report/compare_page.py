@@ -212,7 +212,7 @@ def _reading(result: CompareResult) -> Iterator[str]:
     yield (
         "Each run is one process and gives one figure, such as its median commit. The change is"
         " the ratio of the figures after to those before; its interval comes from an exact"
-        f" permutation test of the runs, and holds the true ratio with {percent(result.confidence)}."
+        f" permutation test of the runs, and contains the true ratio in {percent(result.confidence)} of cases."
     )
     yield (
         f"Slower and faster mean that the interval does not include 1 and that the change reaches"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
@@ -363,7 +364,7 @@ def to_html(result: FleetResult, command: Sequence[str]) -> str:
         *([_problems(result)] if result.problems else []),
         command=command,
         good=False if bad else True if decided else None,
-        title=[answer_text(result)[:80], made],
+        title=[textwrap.shorten(answer_text(result), 80, placeholder="..."), made],
         place=[made, count_of(result.machines, "machine")],
         reading=[_HOW.format(**_how(result))],
     )
@@ -372,7 +373,7 @@ def to_html(result: FleetResult, command: Sequence[str]) -> str:
 _HOW: Final = (
     "Each chart shows how many machines have each value, the lowest on the left; an orange bar contains an outlier."
     " Machines are compared with those that are alike, by the mean of their runs. A machine differs if such a large difference is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
-    " over {tests} tests: at most {rate} of the outliers are due to chance) and it is at least {threshold}. Facts are"
+    " over {tests} tests: at most {rate} of the outliers are expected to be due to chance) and the difference is at least {threshold}. Facts are"
     " ranked by how well they separate machines; that is not proof of a cause."
 )
 

@@ -91,7 +91,7 @@ def to_html(result: PageResult, command: Sequence[str]) -> str:
         *body,
         command=command,
         good=good,
-        title=[verdict[:80], made],
+        title=[textwrap.shorten(verdict, 80, placeholder="..."), made],
         place=[made, "calculated; no memory was used"],
         reading=_READING.split("\n\n"),
     )
@@ -164,7 +164,7 @@ def _estimate(result: EstimateResult) -> Iterator[Markup]:
         for name, item in possible.items()
     ]
     yield table(headings, rows)
-    yield section("The model", facts((name or "and", text) for name, text in facts_of(result)))
+    yield section("The model", facts(facts_of(result)))
     if result.provenance is not None:
         title, values = explained(result)
         yield details(title, table(("", "value", "from"), values))

@@ -142,9 +142,9 @@ def chart_key() -> Markup:
     """Return what the colours of the charts mean."""
     return tag(
         "p",
-        tag("span", "live, at most", class_="key first"),
-        tag("span", "committed, at most", class_="key second"),
-        tag("span", "least to most", class_="key range"),
+        tag("span", "maximum live", class_="key first"),
+        tag("span", "maximum committed", class_="key second"),
+        tag("span", "minimum to maximum", class_="key range"),
         tag("span", "budget", class_="key limit"),
         tag("span", "memory was refused", class_="key refused"),
     )

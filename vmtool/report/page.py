@@ -28,7 +28,7 @@ GLOSSARY: Final = (
     ("cycle", "One commit, its touch and its release."),
     ("charge", "What the system counts against its limit on promised memory."),
     ("resident", "Pages that are in RAM."),
-    ("mappings", "Mappings of a process with the same rights; Linux limits their number."),
+    ("mappings", "The memory areas of a process; Linux limits their number."),
     (
         "run",
         (

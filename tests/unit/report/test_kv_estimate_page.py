@@ -1,5 +1,6 @@
 """The pages of ``vmtool kv-estimate``: each kind of result makes one."""
 
+import re
 import shlex
 
 import pytest
@@ -31,3 +32,14 @@ def test_each_result_has_a_page(tmp_path, line, words):
     assert words in text
     assert "Download vmtool-kv-estimate.json" in text
     assert "<script" not in text
+
+
+def test_the_title_cuts_no_word_and_so_no_number(tmp_path):
+    path = tmp_path / "page.html"
+    arguments = ["kv-estimate", "gemma-3-12b", "--budget", "40GiB", "--html", str(path)]
+    assert run([*arguments, "-o", str(tmp_path / "text")]) == 0
+    text = path.read_text(encoding="utf-8")
+    title = re.search("<title>vmtool kv-estimate: (.*?), 20", text)[1]
+    verdict = re.search('class="state[^>]*>(.*?)</p>', text, re.DOTALL)[1]
+    assert title.endswith("...")
+    assert set(title.removesuffix("...").split()) <= set(verdict.split())
