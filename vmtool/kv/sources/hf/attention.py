@@ -92,6 +92,24 @@ def half_window(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     return pair(count, dim, head_dim_v(fields, dim), Extent(Span.WINDOW, window))
 
 
+def jet_config(fields: Fields, block: str) -> Fields:
+    """Return what Jet-Nemotron says of its layers of the kind *block*."""
+    config = fields.nested("efficient_attention_config")
+    inner = None if config is None else config.nested(block, whole=True)
+    if inner is None:
+        fields.fail("efficient_attention_config", f"has no {block!r}")
+    return inner
+
+
+def jet(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Return K and V of Jet-Nemotron, whose window is in ``efficient_attention_config``."""
+    if kind is not LayerKind.WINDOW:
+        return grouped(fields, kind)
+    window = jet_config(fields, "swa").integer("window_size", high=MAX_TOKENS)
+    count, dim = kv_heads(fields), head_dim(fields)
+    return pair(count, dim, head_dim_v(fields, dim), Extent(Span.WINDOW, window))
+
+
 def multi_query(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return K and V where ``multi_query`` (true by default) means one KV head."""
     if not fields.flag("multi_query", default=True):

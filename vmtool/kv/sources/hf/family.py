@@ -68,6 +68,7 @@ class Family:
             ``None`` if the file does not say what they keep.
         mtp_by_default: How many such layers a file has that does not say it.
         types_key: The key of the list of layer kinds.
+        blocks_key: The key of a list with the fields that differ in each layer.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         harmless: Keys that look like attention but change nothing here.
         source: The file where what it caches is written, where that is not `source_of`'s rule.
@@ -84,6 +85,7 @@ class Family:
     mtp: Callable[[Fields, int], tuple[Layer, ...] | None] | None = None
     mtp_by_default: int = 0
     types_key: str = "layer_types"
+    blocks_key: str = ""
     mha_by_default: bool = False
     harmless: frozenset[str] = frozenset()
     source: str = ""
@@ -101,7 +103,9 @@ def layers_of(fields: Fields, family: Family) -> tuple[Layer, ...]:
     kinds = _kinds(fields, family, count)
     patterns: dict[tuple[LayerKind, str], Layer] = {}
     layers = []
-    for i, (kind, places) in enumerate(zip(kinds, _changed_fields(fields, kinds), strict=True)):
+    for i, (kind, places) in enumerate(
+        zip(kinds, _changed_fields(fields, family, kinds), strict=True)
+    ):
         key = (kind, places.prefix if places is not fields else "")
         if key not in patterns:
             tensors = family.attention(places, kind) if kind in _ATTENDING else ()
@@ -141,12 +145,17 @@ def mtp_layers_of(
     return found if len(found) == count else None
 
 
-def _changed_fields(fields: Fields, kinds: list[LayerKind]) -> list[Fields]:
+def _changed_fields(fields: Fields, family: Family, kinds: list[LayerKind]) -> list[Fields]:
     """Return the fields of each layer, with what ``per_layer_config`` changes for it.
 
     transformers from version 5 saves so what differs from layer to layer (``configuration_utils``):
-    by the layer's number, or by its kind in ``layer_types``.
+    by the layer's number, or by its kind in ``layer_types``. Others have a list, `Family.blocks_key`.
     """
+    blocks = fields.items(family.blocks_key, length=len(kinds)) if family.blocks_key else None
+    if blocks is not None:
+        if not all(isinstance(block, dict) for block in blocks):
+            fields.fail(family.blocks_key, "must be a list of objects")
+        return [fields.overlaid(b, f"{family.blocks_key}[{i}].") for i, b in enumerate(blocks)]
     changes = fields.nested("per_layer_config")
     if changes is None:
         return [fields] * len(kinds)

@@ -106,6 +106,29 @@ def smollm3(fields: Fields, layers: int) -> list[LayerKind]:
     return [LayerKind.WINDOW if value else LayerKind.FULL for value in rope]
 
 
+def iquest_q1(fields: Fields, layers: int) -> list[LayerKind]:
+    """IQuest-Q1: first layers, a block that is repeated, and last layers."""
+    names: list[str] = []
+    for key, absent in (
+        ("first_layers_types", ["full_attention"]),
+        ("hybrid_layers_types_block", ["full_attention"] + 3 * ["sliding_attention"]),
+        ("last_layers_types", 3 * ["full_attention"]),
+    ):
+        listed = fields.items(key)
+        part = absent if listed is None else [str(name) for name in listed]
+        if key.startswith("hybrid"):
+            times = fields.optional("num_hybrid_layers_block", low=0, high=layers)
+            part = part * (21 if times is None else times)
+        names += part
+    used = fields.flag("use_sliding_window", default=True)
+    if not fields.flag("use_hybrid_layers", default=True) or not used:
+        fields.raw("sliding_window")
+        return [LayerKind.FULL] * layers
+    if len(names) != layers or not set(names) <= set(WINDOW_NAMES):
+        fields.fail("hybrid_layers_types_block", f"gives {len(names)} layers, not {layers}")
+    return [WINDOW_NAMES[name] for name in names]
+
+
 def hrm_text(fields: Fields, layers: int) -> list[LayerKind]:
     """HRM: each stack runs several times, and each run keeps K and V of its own.
 

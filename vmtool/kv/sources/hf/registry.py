@@ -29,6 +29,8 @@ ARCHITECTURES = {
     "GemmaForCausalLM": "gemma",
     "GptOssForCausalLM": "gpt_oss",
     "LlamaForCausalLM": "llama",
+    "LongcatFlashForCausalLM": "longcat_flash",
+    "LongcatFlashNgramForCausalLM": "longcat_flash_ngram",
     "MistralForCausalLM": "mistral",
     "MixtralForCausalLM": "mixtral",
     "Phi3ForCausalLM": "phi3",
@@ -108,7 +110,13 @@ _IN_VLLM: Final = {
     }.items()
     for name in names.split()
 }
-#: Types that neither has, and the code that came with their weights.
+#: Types that neither has, and the file of SGLang 0.5.23 that runs them.
+_IN_SGLANG: Final = {
+    **dict.fromkeys(("iquest_q1", "jet_nemotron", "nanbeige", "spark2_5", "xllm"), ""),
+    "gigachat3_5": "gigachat35",
+    "interns2_mobius_text": "interns2_mobius",
+}
+#: Types that none has, and the code that came with their weights.
 _WITH_WEIGHTS: Final = {
     "aquila": "modeling_aquila.py",
     "baichuan": "modeling_baichuan.py",
@@ -134,6 +142,8 @@ def source_of(architecture: str, family: Family) -> str:
         return family.source
     if architecture in _IN_VLLM:
         return f"models/{_IN_VLLM[architecture]}.py of vLLM 0.33"
+    if architecture in _IN_SGLANG:
+        return f"models/{_IN_SGLANG[architecture] or architecture}.py of SGLang 0.5.23"
     if architecture in _WITH_WEIGHTS:
         return f"{_WITH_WEIGHTS[architecture]} beside the weights"
     name = architecture.replace("-", "_")

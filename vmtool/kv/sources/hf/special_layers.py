@@ -113,6 +113,14 @@ def looped(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(replace(layer, index=i) for i, layer in enumerate((*layers, *again)))
 
 
+def nanbeige(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Nanbeige: all layers run ``num_loops`` times, each with K and V of its own."""
+    loops = fields.optional("num_loops", high=64) or 2
+    if len(layers) * loops > MAX_LAYERS:
+        fields.fail("num_loops", f"is {loops} over {len(layers)} layers")
+    return tuple(replace(layer, index=i) for i, layer in enumerate(layers * loops))
+
+
 def loopcoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """IQuest LoopCoder: all layers run ``loop_num`` times, after the first with a window.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import StatePart, StateTensor
-from vmtool.kv.sources.hf.attention import head_dim, heads, kv_heads
+from vmtool.kv.sources.hf.attention import head_dim, heads, jet_config, kv_heads
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
@@ -46,7 +46,7 @@ def _ssm_dtype(fields: Fields) -> str | None:
         if dtype is not None:
             fields.stated("ssm_dtype", dtype, key)
             return dtype
-    if fields.architecture == "nemotron_h" and not fields.has("mamba_ssm_cache_dtype"):
+    if fields.architecture.startswith("nemotron_h") and not fields.has("mamba_ssm_cache_dtype"):
         fields.defaulted("ssm_dtype", "fp32", "vLLM's default where no state type is given")
         return "fp32"
     fields.defaulted("ssm_dtype", "model", "no state type is given: the model's own")
@@ -63,6 +63,21 @@ def gated_delta(fields: Fields) -> tuple[StateTensor, ...]:
             "conv", (StatePart(keys, 2 * dim_k * taps), StatePart(values, dim_v * taps)), taps=taps
         ),
         StateTensor("recurrent", (StatePart(values, dim_v * dim_k),), _ssm_dtype(fields)),
+    )
+
+
+def jet(fields: Fields) -> tuple[StateTensor, ...]:
+    """Return the states of a Jet block, as ``JetNemotronConfig`` of SGLang has them."""
+    config = jet_config(fields, "jet")
+    count, dim = config.integer("num_heads"), config.integer("head_dim")
+    taps = config.integer("conv_size") - 1
+    factor = config.raw("expand_v")
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= 16:
+        config.fail("expand_v", f"is {str(factor)[:40]}; it must be a number above 0")
+    values = int(dim * factor)
+    return (
+        StateTensor("conv", (StatePart(count, (2 * dim + values) * taps),), taps=taps),
+        StateTensor("recurrent", (StatePart(count, values * dim),), _ssm_dtype(fields)),
     )
 
 

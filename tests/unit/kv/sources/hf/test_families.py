@@ -506,3 +506,166 @@ def test_modernbert_decoders_keep_half_of_their_local_attention():
         key: value for key, value in config.items() if "attn" not in key and "local" not in key
     }
     assert [layer.window for layer in model(default).layers[:4]] == [None, 64, 64, None]
+
+
+# ---- decoders that only SGLang 0.5.23 or the code beside their weights has --------------------
+
+_PLAIN = {
+    "num_hidden_layers": 8,
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "max_position_embeddings": 32_768,
+}
+_DELTA = {
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 8,
+    "linear_num_value_heads": 16,
+}
+_THREE_TO_ONE = (["linear_attention"] * 3 + ["full_attention"]) * 2
+
+
+def test_nanbeige_runs_all_layers_again_with_a_cache_for_each():
+    # NanbeigeAttention has a RadixAttention for each of its loops, of which there are 2 by default.
+    config = {**_PLAIN, "model_type": "nanbeige"}
+    assert len(model(config).layers) == 16
+    assert len(model({**config, "num_loops": 3}).layers) == 24
+
+
+def test_spark_has_a_window_in_three_of_four_layers():
+    config = {**_PLAIN, "model_type": "spark2_5"}
+    assert [layer.window for layer in model(config).layers] == [512, 512, 512, None] * 2
+
+
+@pytest.mark.parametrize(
+    ("extra", "windows"),
+    [
+        ({}, [None, None, 4096, 4096, None, 4096, 4096, None]),
+        ({"use_sliding_window": False}, [None] * 8),
+        ({"use_hybrid_layers": False}, [None] * 8),
+    ],
+)
+def test_iquest_q1_repeats_a_block_between_its_first_and_last_layers(extra, windows):
+    config = {
+        **_PLAIN,
+        "model_type": "iquest_q1",
+        "sliding_window": 4096,
+        "first_layers_types": ["full_attention"],
+        "hybrid_layers_types_block": ["full_attention", "sliding_attention", "sliding_attention"],
+        "num_hybrid_layers_block": 2,
+        "last_layers_types": ["full_attention"],
+        **extra,
+    }
+    assert [layer.window for layer in model(config).layers] == windows
+
+
+def test_iquest_q1_refuses_lists_that_are_not_its_layers():
+    config = {**_PLAIN, "model_type": "iquest_q1", "sliding_window": 4096}
+    with pytest.raises(InputError, match="gives 12 layers, not 8"):
+        model({**config, "num_hybrid_layers_block": 2})
+
+
+@pytest.mark.parametrize(
+    "layers", [{"layer_types": _THREE_TO_ONE}, {"full_attention_layers": [3, 7]}]
+)
+def test_gigachat_3_5_has_latents_and_gated_delta_nets(layers):
+    latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
+    config = {
+        **_PLAIN,
+        **_DELTA,
+        **latent,
+        "model_type": "gigachat3_5",
+        "v_head_dim": 128,
+        **layers,
+    }
+    made = model(config)
+    assert [layer.kind for layer in made.layers] == 2 * (
+        3 * [LayerKind.GATED_DELTA] + [LayerKind.MLA]
+    )
+    conv, recurrent = made.layers[0].states
+    assert (conv.elements, recurrent.elements) == ((2 * 8 + 16) * 128 * 3, 16 * 128 * 128)
+    assert sum(tensor.elements_per_token for tensor in made.layers[3].tensors) == 576
+
+
+def test_interns2_mobius_has_its_experts_in_blocks_and_the_caches_of_qwen():
+    inner = {**_PLAIN, **_DELTA, "model_type": "interns2_mobius_text", "num_blocks": 4}
+    config = {
+        "model_type": "interns2_mobius",
+        "text_config": {**inner, "layer_types": _THREE_TO_ONE},
+    }
+    assert [layer.kind for layer in model(config).layers] == 2 * (
+        3 * [LayerKind.GATED_DELTA] + [LayerKind.FULL]
+    )
+
+
+def test_jet_nemotron_has_its_states_and_windows_in_an_object():
+    config = {
+        **_PLAIN,
+        "num_hidden_layers": 3,
+        "model_type": "jet_nemotron",
+        "layer_types": ["jet", "attn", "swa"],
+        "efficient_attention_config": {
+            "swa": {"window_size": 1024},
+            "jet": {
+                "mode": "chunk",
+                "expand_v": 2.0,
+                "num_heads": 12,
+                "head_dim": 96,
+                "conv_size": 4,
+            },
+        },
+    }
+    made = model(config)
+    conv, recurrent = made.layers[0].states
+    assert (conv.elements, recurrent.elements) == (12 * (96 + 96 + 192) * 3, 12 * 96 * 192)
+    assert [layer.window for layer in made.layers] == [None, None, 1024]
+    config["efficient_attention_config"].pop("swa")
+    with pytest.raises(InputError, match="has no 'swa'"):
+        model(config)
+
+
+def test_longcat_files_without_a_type_are_known_by_their_class():
+    config = {
+        "architectures": ["LongcatFlashForCausalLM"],
+        "num_layers": 4,
+        "hidden_size": 6144,
+        "num_attention_heads": 64,
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "max_position_embeddings": 131_072,
+    }
+    with_type = model({**config, "model_type": "longcat_flash"})
+    assert model(config).layers == with_type.layers
+
+
+def test_nemotron_h_puzzle_has_blocks_with_fields_of_their_own():
+    config = {
+        **_PLAIN,
+        "num_hidden_layers": 4,
+        "model_type": "nemotron_h_puzzle",
+        "mamba_num_heads": 64,
+        "mamba_head_dim": 64,
+        "n_groups": 8,
+        "ssm_state_size": 128,
+        "conv_kernel": 4,
+        "layers_block_type": ["mamba", "moe", "attention", "attention"],
+        "block_configs": [
+            {"block_type": "mamba"},
+            {"block_type": "moe", "n_routed_experts": 64, "moe_intermediate_size": 1024},
+            {"block_type": "attention"},
+            {"block_type": "attention", "num_key_value_heads": 2},
+        ],
+    }
+    made = model(config)
+    assert shapes(made, 2) == [(4, 128)] * 2
+    assert shapes(made, 3) == [(2, 128)] * 2
+    assert made.layers[0].states[1].dtype == "fp32"
+    with pytest.raises(InputError, match="block_configs"):
+        model({**config, "block_configs": config["block_configs"][1:]})
+    with pytest.raises(InputError, match="window"):
+        model({**config, "block_configs": [*config["block_configs"][:3], {"attention_window": 8}]})

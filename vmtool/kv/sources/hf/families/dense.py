@@ -105,7 +105,22 @@ DENSE: dict[str, Family] = {
         },
         mha_by_default=True,
     ),
-    "k2_horizon": Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"})),
+    **dict.fromkeys(
+        ("k2_horizon", "xllm"), Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"}))
+    ),
+    "nanbeige": Family(finish=special_layers.nanbeige, mha_by_default=True),
+    "spark2_5": Family(
+        plan=layer_kinds.unless_last_of(4, _WINDOW),
+        meaning=layer_kinds.WINDOW_NAMES,
+        defaults={"head_dim": 256, "window": 512},
+    ),
+    # Its class makes the list of layers from three others, whatever the file has.
+    "iquest_q1": Family(
+        plan=layer_kinds.iquest_q1,
+        types_key="",
+        defaults={"head_dim": 128, "window": 4096},
+        harmless=frozenset({"layer_types", "no_rope_layers"}),
+    ),
     "iquestloopcoder": Family(finish=special_layers.loopcoder, mha_by_default=True),
     "doge": Family(
         plan=layer_kinds.window_if_set,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import attention, layer_kinds, special_layers, state
 from vmtool.kv.sources.hf.family import Family
@@ -228,6 +230,33 @@ HYBRID: dict[str, Family] = {
         ),
     ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
+    # Its banks of experts are in ``num_blocks`` blocks.
+    "interns2_mobius_text": replace(
+        _QWEN_DELTA, plan=layer_kinds.unlisted, harmless=frozenset({"num_blocks"})
+    ),
+    "gigachat3_5": Family(
+        plan=layer_kinds.listed("full_attention_layers", LayerKind.GATED_DELTA, LayerKind.MLA),
+        attention=attention.latent,
+        meaning={
+            "attention": LayerKind.MLA,
+            "full_attention": LayerKind.MLA,
+            "linear_attention": LayerKind.GATED_DELTA,
+        },
+        states=_DELTA_STATES,
+        names=_DELTA_NAMES,
+        harmless=_MLA_HARMLESS | {"linear_attention_type", "linear_sigmoid_gate_scale"},
+    ),
+    "jet_nemotron": Family(
+        plan=layer_kinds.unlisted,
+        attention=attention.jet,
+        meaning={
+            "attn": LayerKind.FULL,
+            "swa": LayerKind.WINDOW,
+            "jet": LayerKind.GATED_DELTA,
+        },
+        states={LayerKind.GATED_DELTA: state.jet},
+        mha_by_default=True,
+    ),
     "alice_ai": Family(
         plan=layer_kinds.unlisted,
         meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.KIMI_DELTA},
@@ -308,6 +337,12 @@ HYBRID: dict[str, Family] = {
         | {"ssm_multipliers", "ssm_out_multiplier"},
     ),
     "nemotron_h": _NEMOTRON_H,
+    "nemotron_h_puzzle": replace(
+        _NEMOTRON_H,
+        blocks_key="block_configs",
+        harmless=_NEMOTRON_H.harmless | {"block_type", "mtp_block_configs"},
+        source="models/nemotron_h.py of vLLM 0.33",
+    ),
     # The attention of all hybrid layers has the same weights, and each a cache of its own; a Mamba-2
     # layer follows it (vLLM's models/zamba2.py).
     "zamba2": Family(
