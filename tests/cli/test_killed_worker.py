@@ -46,6 +46,6 @@ def test_a_replay_killed_at_the_cpu_limit_says_so_also_when_quiet(vmtool_child):
     ran = vmtool_child(*trace, "--backing", "host", "--budget", "4GiB", "--quiet", before=limit)
     assert ran.code == ExitCode.CALL_FAILED
     error, cause, hint = ran.stderr.splitlines()
-    assert error == "vmtool: error: the process of the replay died (SIGKILL)"
+    assert error == "vmtool: error: the replay process died (SIGKILL)"
     assert cause.startswith("  cause: RLIMIT_CPU is 1 s")
     assert hint.startswith("  hint: ")

@@ -167,7 +167,7 @@ def _judge(device: DeviceAllocators) -> None:
     if beside.error is not None and not beside.available:
         raise UnavailableError(
             f"mapping beside work was not measured: {beside.error}",
-            hint="update the NVIDIA driver, or leave out --beside-work: all else was measured",
+            hint="update the NVIDIA driver, or leave out --beside-work: everything else was measured",
         )
     if beside.error is not None:
         raise VmtoolError(

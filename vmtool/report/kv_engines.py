@@ -96,7 +96,7 @@ def _vllm(result: VllmResult) -> _Parts:
     padded = []
     if result.aligned_block_tokens is not None:
         padded.append(
-            f"a block is as large as a state with its padding of {result.state_padding_bytes:,} B"
+            f"a block is as large as a state with padding of {result.state_padding_bytes:,} B"
         )
     if result.padded_page_bytes:
         padded.append(f"smaller pages are padded by {result.padded_page_bytes:,} B")

@@ -73,7 +73,7 @@ def how_it_ended(accident: ReplayAccident) -> str:
     if accident.error is not None:
         return accident.error
     how = accident.signal or f"exit code {accident.exit_code}"
-    return f"the process of the replay died ({how})"
+    return f"the replay process died ({how})"
 
 
 def answer_text(result: ReplayResult) -> str:
@@ -236,7 +236,7 @@ def _budget_text(result: ReplayResult) -> str:
         enough = result.enough_budget_bytes
         return f"{format_size(enough)} ({enough:,} bytes) is the smallest without refusals"
     if not result.complete:
-        return "the smallest budget without refusals is unknown: the replay did not end"
+        return "the smallest budget without refusals is unknown: the replay ended early"
     return "use --find-budget to find the smallest budget without refusals"
 
 

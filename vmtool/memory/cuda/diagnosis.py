@@ -209,8 +209,8 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
 
 
 _LOST_CAUSES: Final = {
-    214: "the device's memory has an ECC error that cannot be corrected",
-    220: "NVLink has an error that cannot be corrected",
+    214: "the device's memory has an uncorrectable ECC error",
+    220: "NVLink has an uncorrectable error",
     **dict.fromkeys((46, 101, 999), "the device no longer answers, as after falling off the bus"),
 }
 
