@@ -198,6 +198,34 @@ sys.meta_path.insert(0, Finder())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+@pytest.mark.parametrize("option", ["-o", "--html"])
+def test_a_command_does_not_start_where_nothing_of_its_report_can_be_written(
+    vmtool_child, tmp_path, option
+):
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"
+    report, ran_file = tmp_path / "report", tmp_path / "ran"
+    command = ("--", "touch", str(ran_file))
+    ran = vmtool_child("inspect", option, str(report), *command, before=limit)
+    assert ran.code == 1
+    assert f"cannot write '{report}': File too large" in ran.stderr
+    assert "cause: RLIMIT_FSIZE is 0 B" in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows gives a child all three streams")
+def test_a_command_does_not_start_where_stderr_would_get_its_report_and_is_closed(
+    vmtool_child, tmp_path
+):
+    closed = "import sys; sys.stderr = None"
+    command = ("--", "touch", str(tmp_path / "ran"))
+    assert vmtool_child("inspect", *command, before=closed).code == 2
+    assert list(tmp_path.iterdir()) == []
+    ran = vmtool_child("inspect", "-o", str(tmp_path / "report"), *command, before=closed)
+    assert ran.code == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 def test_a_file_that_may_not_be_so_long_names_the_limit(vmtool, tmp_path):
     import resource
 

@@ -179,6 +179,10 @@ def _check_usage(asked: InspectCommand, *, as_json: bool, path: str) -> None:
             "--json needs -o FILE with a command: stdout belongs to the command",
             hint="vmtool inspect --json -o inspect.json -- COMMAND",
         )
+    if asked.program and path == "-" and sys.stderr is None:
+        raise UsageError(
+            "the report of a command goes to stderr, which is closed", hint="use -o FILE"
+        )
 
 
 def _inspect(

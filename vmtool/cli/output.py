@@ -27,6 +27,10 @@ _WRONG_NAMES: Final = frozenset(
 )
 
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
+_BLOCK: Final = bytes(4096)
+
+
 def claim(path: str) -> str | None:
     """Make sure that *path* can be written, before work that would be lost otherwise.
 
@@ -47,8 +51,12 @@ def claim(path: str) -> str | None:
             file = Path(os.path.realpath(path))  # a link to what is not there stays
             if file.is_symlink():
                 file.stat()  # a loop of links: the system says so
-            file.open("xb").close()
-            file.unlink()
+            new = file.open("xb", buffering=0)
+            try:
+                with new:
+                    new.write(_BLOCK)  # a full disk takes a name, and no contents
+            finally:
+                file.unlink()
         elif file.is_dir():  # Windows would say that it is denied
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         elif file.is_file():
@@ -59,6 +67,9 @@ def claim(path: str) -> str | None:
         # A ValueError is a NUL in the path.
         code = getattr(error, "errno", errno.EINVAL)
         message = f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
+        if isinstance(error, OSError) and code in _FULL:
+            cause, hint = _explain_full(error, path)
+            raise VmtoolError(message, cause=cause, hint=hint) from error
         if code not in _WRONG_NAMES:
             raise VmtoolError(
                 message, hint="write to another path, or make this one writable"
@@ -336,16 +347,24 @@ def _write(path: str, write: Callable[[IO[str]], object], *, whole: str | None =
         tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
         if error.errno == errno.ENXIO:
             return
-        option = "use -o FILE" if path == "-" else "give a file"
-        hint = f"{option} on another disk, and run again"
+        cause, hint = _explain_full(error, path)
         if path != "-" and error.errno in {errno.ENOENT, errno.ENOTDIR}:
             hint = "its folder no longer exists: create it, and run again"
-        elif error.errno == errno.EFBIG:
-            from vmtool.memory.rlimits import how_to_raise, read_resource_limit
-            from vmtool.units import format_size
-
-            limit = read_resource_limit("RLIMIT_FSIZE")
-            if limit is not None and limit.soft is not None:
-                tell(f"  cause: RLIMIT_FSIZE is {format_size(limit.soft)}")
-                hint = how_to_raise("RLIMIT_FSIZE", limit=limit)
+        if cause is not None:
+            tell(f"  cause: {cause}")
         tell(f"  hint: {hint}")
+
+
+def _explain_full(error: OSError, path: str) -> tuple[str | None, str]:
+    """Return why a disk takes no more, if it is not full, and what to do."""
+    option = "use -o FILE" if path == "-" else "give a file"
+    cause, hint = None, f"{option} on another disk, and run again"
+    if error.errno == errno.EFBIG:
+        from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+        from vmtool.units import format_size
+
+        limit = read_resource_limit("RLIMIT_FSIZE")
+        if limit is not None and limit.soft is not None:
+            cause = f"RLIMIT_FSIZE is {format_size(limit.soft)}"
+            hint = how_to_raise("RLIMIT_FSIZE", limit=limit)
+    return cause, hint
