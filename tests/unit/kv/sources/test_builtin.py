@@ -152,7 +152,7 @@ def test_the_page_counts_what_is_built_in():
 
 def test_the_page_names_the_models_whose_weights_are_not_known():
     page = (ROOT / "docs" / "built-in-models.md").read_text("utf-8")
-    text = page.partition("Built in without the size of the checkpoint")[2].partition("\n\n")[0]
+    text = page.partition("built in without the size of the checkpoint")[2].partition("\n\n")[0]
     unknown = [name for name in builtin.names() if builtin.published_bytes(name) is None]
     assert re.findall(r"`([^`]+)`", text) == unknown
 
