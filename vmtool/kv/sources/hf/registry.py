@@ -124,6 +124,7 @@ _WITH_WEIGHTS: Final = {
     "kimi_k3": "modeling_kimi_linear.py",
     "minimax_m3": "modeling_minimax_m3.py",
     "phi3_v": "modeling_phi3_v.py",
+    "phi3small": "modeling_phi3_small.py",
     "minimax_m1": "modeling_minimax_m1.py",
     "minimax_text_01": "modeling_minimax_text_01.py",
     "openelm": "modeling_openelm.py",

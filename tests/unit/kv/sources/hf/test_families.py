@@ -669,3 +669,19 @@ def test_nemotron_h_puzzle_has_blocks_with_fields_of_their_own():
         model({**config, "block_configs": config["block_configs"][1:]})
     with pytest.raises(InputError, match="window"):
         model({**config, "block_configs": [*config["block_configs"][:3], {"attention_window": 8}]})
+
+
+def test_phi_3_small_keeps_the_blocks_that_its_sparse_layers_skip():
+    config = {
+        **_PLAIN,
+        "model_type": "phi3small",
+        "num_key_value_heads": 8,
+        "dense_attention_every_n_layers": 2,
+        "blocksparse_block_size": 64,
+        "blocksparse_homo_head_pattern": False,
+        "blocksparse_num_local_blocks": 16,
+        "blocksparse_triton_kernel_block_size": 64,
+        "blocksparse_vert_stride": 8,
+        "pad_sequence_to_multiple_of_64": True,
+    }
+    assert kinds(model(config)) == "F" * 8

@@ -206,6 +206,12 @@ DENSE: dict[str, Family] = {
             plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, mha_by_default=True
         ),
     ),
+    # Its sparse layers skip blocks of what they keep.
+    "phi3small": Family(
+        harmless=frozenset({"blocksparse_block_size", "blocksparse_homo_head_pattern"})
+        | {"blocksparse_num_local_blocks", "blocksparse_triton_kernel_block_size"}
+        | {"blocksparse_vert_stride", "dense_attention_every_n_layers"}
+    ),
     "qwen": Family(names={"head_dim": ("kv_channels",)}, mha_by_default=True),
     "ministral": Family(
         plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, defaults={"window": 4096}
