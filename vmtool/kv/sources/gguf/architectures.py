@@ -19,7 +19,7 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf import state
-from vmtool.kv.sources.hf.special_layers import deepseek_v4_layers
+from vmtool.kv.sources.hf.deepseek_v4 import deepseek_v4_layers
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

@@ -8,6 +8,7 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Layer, ModelGeometry, Source, Span
 from vmtool.kv.sources.fields import FLAGS, Fields
 from vmtool.kv.sources.hf.context_length import context
+from vmtool.kv.sources.hf.cross_attention import encoder_cross
 from vmtool.kv.sources.hf.encoders import refuse_encoder
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of, mtp_layers_of
 from vmtool.kv.sources.hf.quantized_cache import cache_dtype, quantization_configs
@@ -18,7 +19,6 @@ from vmtool.kv.sources.hf.registry import (
     similar_to,
     source_of,
 )
-from vmtool.kv.sources.hf.special_layers import encoder_cross
 from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread_fields import refuse_unread
 from vmtool.kv.sources.hf.wrappers import DECODER_KEYS, decoder_of

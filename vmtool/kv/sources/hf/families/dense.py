@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, layer_kinds, special_layers
+from vmtool.kv.sources.hf import (
+    attention,
+    cross_attention,
+    layer_by_layer,
+    layer_kinds,
+    repeated_layers,
+    shared_layers,
+)
 from vmtool.kv.sources.hf.family import Family
 
 _WINDOW = LayerKind.WINDOW
@@ -21,7 +28,7 @@ _GEMMA4 = Family(
     plan=layer_kinds.unless_last_of(6, _WINDOW, last_is_rest=True),
     meaning=layer_kinds.WINDOW_NAMES,
     attention=attention.gemma4,
-    finish=special_layers.share_last,
+    finish=shared_layers.share_last,
     names={
         "global_kv_heads": ("num_global_key_value_heads",),
         "shared_layers": ("num_kv_shared_layers",),
@@ -74,7 +81,7 @@ DENSE: dict[str, Family] = {
             plan=layer_kinds.no_window,
             meaning=layer_kinds.WINDOW_NAMES,
             names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
-            finish=special_layers.step3p5,
+            finish=layer_by_layer.step3p5,
             mha_by_default=True,
             harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
         ),
@@ -108,7 +115,7 @@ DENSE: dict[str, Family] = {
     **dict.fromkeys(
         ("k2_horizon", "xllm"), Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"}))
     ),
-    "nanbeige": Family(finish=special_layers.nanbeige, mha_by_default=True),
+    "nanbeige": Family(finish=repeated_layers.nanbeige, mha_by_default=True),
     "spark2_5": Family(
         plan=layer_kinds.unless_last_of(4, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
@@ -121,7 +128,7 @@ DENSE: dict[str, Family] = {
         defaults={"head_dim": 128, "window": 4096},
         harmless=frozenset({"layer_types", "no_rope_layers"}),
     ),
-    "iquestloopcoder": Family(finish=special_layers.loopcoder, mha_by_default=True),
+    "iquestloopcoder": Family(finish=repeated_layers.loopcoder, mha_by_default=True),
     "doge": Family(
         plan=layer_kinds.window_if_set,
         mha_by_default=True,
@@ -188,11 +195,11 @@ DENSE: dict[str, Family] = {
         mha_by_default=True,
         harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
     ),
-    "dory": Family(build=special_layers.dory),
+    "dory": Family(build=repeated_layers.dory),
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
         Family(
-            build=special_layers.minimax_m3,
+            build=layer_by_layer.minimax_m3,
             names={"index_dim": ("index_head_dim",)},
             harmless=frozenset(
                 {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
@@ -251,7 +258,7 @@ DENSE: dict[str, Family] = {
     "gemma3n_text": Family(
         plan=layer_kinds.unless_last_of(5, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
-        finish=special_layers.share_last,
+        finish=shared_layers.share_last,
         names={"shared_layers": ("num_kv_shared_layers",)},
         defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
         harmless=frozenset({"activation_sparsity_pattern"}),
@@ -317,7 +324,7 @@ DENSE: dict[str, Family] = {
         },
     ),
     "openelm": Family(
-        build=special_layers.heads_per_layer,
+        build=layer_by_layer.heads_per_layer,
         names={
             "layers": ("num_transformer_layers",),
             "kv_heads": ("num_kv_heads",),
@@ -327,9 +334,9 @@ DENSE: dict[str, Family] = {
         harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
     ),
     "deci": Family(
-        build=special_layers.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
+        build=layer_by_layer.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
     ),
-    "nemotron-nas": Family(build=special_layers.block_configs),
+    "nemotron-nas": Family(build=layer_by_layer.block_configs),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={
@@ -338,5 +345,5 @@ DENSE: dict[str, Family] = {
         },
         defaults={"kv_heads": 1, "head_dim": 256},
     ),
-    "mllama_text_model": Family(plan=special_layers.mllama_plan, attention=special_layers.mllama),
+    "mllama_text_model": Family(plan=cross_attention.mllama_plan, attention=cross_attention.mllama),
 }

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from vmtool.kv.sources.hf import layer_kinds, special_layers
+from vmtool.kv.geometry import Layer, LayerKind
+from vmtool.kv.sources.fields import MAX_LAYERS, Fields
+from vmtool.kv.sources.hf import layer_kinds
+from vmtool.kv.sources.hf.attention import grouped
+from vmtool.kv.sources.hf.cross_attention import encoder_cross
 from vmtool.kv.sources.hf.family import Family
+
+
+def _t5(fields: Fields) -> tuple[Layer, ...]:
+    """T5: as many decoder layers as the encoder has, unless ``num_decoder_layers`` says otherwise."""
+    count = fields.optional("layers", high=MAX_LAYERS)
+    if count is None:
+        count = fields.integer("encoder_layers", high=MAX_LAYERS)
+        fields.derived("layers", count, "the decoder has as many as the encoder")
+    tensors = grouped(fields, LayerKind.FULL)
+    return encoder_cross(fields, tuple(Layer(i, LayerKind.FULL, tensors) for i in range(count)))
+
 
 _HARMLESS = frozenset({"is_encoder_decoder"})
 _BART_NAMES = {
@@ -15,7 +30,7 @@ _BART_NAMES = {
 }
 # The longest input that they were made for, where the config does not say.
 _BART = Family(
-    finish=special_layers.encoder_cross,
+    finish=encoder_cross,
     names=_BART_NAMES,
     defaults={"frames": 1024, "context": 1024},
     mha_by_default=True,
@@ -32,7 +47,7 @@ _BART_MODELS = (
 )
 _SPEECH_MODELS = "speech_to_text speecht5"
 _T5 = Family(
-    build=special_layers.t5,
+    build=_t5,
     names={
         "layers": ("num_decoder_layers",),
         "encoder_layers": ("num_layers",),
@@ -50,7 +65,7 @@ _T5 = Family(
 
 ENCODER_DECODER: dict[str, Family] = {
     "whisper": Family(
-        finish=special_layers.encoder_cross,
+        finish=encoder_cross,
         names={
             "layers": ("decoder_layers",),
             "heads": ("decoder_attention_heads",),
@@ -67,7 +82,7 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         _SPEECH_MODELS.split(),
         Family(
-            finish=special_layers.encoder_cross,
+            finish=encoder_cross,
             names={
                 **_BART_NAMES,
                 "context": ("max_target_positions", "max_text_positions"),
@@ -89,7 +104,7 @@ ENCODER_DECODER: dict[str, Family] = {
     ),
     "canary_decoder": Family(mha_by_default=True),
     "cohere_asr": Family(
-        finish=special_layers.encoder_cross,
+        finish=encoder_cross,
         names={"frames": ("max_position_embeddings",)},
         defaults={"frames": 1024},
         mha_by_default=True,
@@ -114,7 +129,7 @@ ENCODER_DECODER: dict[str, Family] = {
         ["longt5", "mt5", "pop2piano", "switch_transformers", "t5", "udop", "umt5"], _T5
     ),
     "pix2struct_text_model": Family(
-        finish=special_layers.encoder_cross,
+        finish=encoder_cross,
         names={"heads": ("num_heads",), "head_dim": ("d_kv",), "frames": ("max_patches",)},
         defaults={"head_dim": 64, "frames": 2048},
         mha_by_default=True,
@@ -122,7 +137,7 @@ ENCODER_DECODER: dict[str, Family] = {
     **dict.fromkeys(
         ("moonshine", "moonshine_streaming"),
         Family(
-            finish=special_layers.encoder_cross,
+            finish=encoder_cross,
             names={
                 "layers": ("decoder_num_hidden_layers", "num_hidden_layers"),
                 "heads": ("decoder_num_attention_heads", "num_attention_heads"),

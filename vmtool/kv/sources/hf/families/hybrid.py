@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, layer_kinds, special_layers, state
+from vmtool.kv.sources.hf import (
+    attention,
+    deepseek_v4,
+    layer_kinds,
+    repeated_layers,
+    shared_layers,
+    state,
+)
 from vmtool.kv.sources.hf.family import Family
 
 _MLA_HARMLESS = frozenset(
@@ -25,7 +32,7 @@ _SPARSE_MLA = Family(
         ("full_attention", "indexed_attention", "deepseek_sparse_attention"), LayerKind.MLA
     ),
     defaults={"index_head_dim": 128},
-    finish=special_layers.shared_indexes,
+    finish=shared_layers.shared_indexes,
     harmless=_MLA_HARMLESS
     | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
     | {"index_skip_topk_offset", "index_share_for_mtp_iteration"},
@@ -47,7 +54,7 @@ _INKLING = Family(
         "swa_kv_heads": ("swa_num_key_value_heads",),
         "conv_kernel": ("conv_kernel_size",),
     },
-    finish=special_layers.looped,
+    finish=repeated_layers.looped,
     harmless=frozenset({"loop_gate_rank", "swa_num_attention_heads", "number_of_conv_states"}),
 )
 
@@ -171,7 +178,7 @@ HYBRID: dict[str, Family] = {
         },
         states={LayerKind.KIMI_DELTA: state.kimi_delta},
         names=_KIMI_DELTA_NAMES,
-        finish=special_layers.shared_indexes,
+        finish=shared_layers.shared_indexes,
         harmless=_SPARSE_MLA.harmless
         | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
     ),
@@ -189,7 +196,7 @@ HYBRID: dict[str, Family] = {
             plan=layer_kinds.unlisted,
             attention=attention.indexed_or_windowed_latent,
             meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
-            finish=special_layers.shared_indexes,
+            finish=shared_layers.shared_indexes,
             harmless=_SPARSE_MLA.harmless,
         ),
     ),
@@ -223,8 +230,8 @@ HYBRID: dict[str, Family] = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek_ref"),
         Family(
-            build=special_layers.deepseek_v4,
-            mtp=special_layers.deepseek_v4_mtp,
+            build=deepseek_v4.deepseek_v4,
+            mtp=deepseek_v4.deepseek_v4_mtp,
             harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
             | {"o_lora_rank", "q_lora_rank"},
         ),

@@ -1,0 +1,80 @@
+"""Layers that read an earlier layer's K and V, or take its choice of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vmtool.kv.geometry import Layer, LayerKind, TensorRole
+from vmtool.kv.sources.fields import MAX_LAYERS
+
+if TYPE_CHECKING:
+    from vmtool.kv.sources.fields import Fields
+
+
+def share_last(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Gemma 3n and 4: the last ``num_kv_shared_layers`` read an earlier layer's K and V.
+
+    Each reads the last layer before them that is of its own kind.
+    """
+    shared = fields.optional("shared_layers", low=0, high=MAX_LAYERS) or 0
+    if not shared:
+        return layers
+    first = len(layers) - shared
+    if first < 1:
+        fields.fail("num_kv_shared_layers", f"is {shared}, but there are {len(layers)} layers")
+    own = {layer.kind: layer.index for layer in layers[:first]}
+    result = list(layers[:first])
+    for layer in layers[first:]:
+        if layer.kind not in own:
+            fields.fail(
+                "num_kv_shared_layers",
+                f"is {shared}: layer {layer.index} is {layer.kind.value}, and no earlier layer is",
+            )
+        result.append(Layer(layer.index, LayerKind.SHARED, shares=own[layer.kind]))
+    return tuple(result)
+
+
+def shared_indexes(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Sparse attention: layers that take an earlier layer's choice keep no index of their own.
+
+    ``indexer_types``, or else ``index_topk_pattern`` or the frequency from which transformers'
+    ``GlmMoeDsaConfig`` and vLLM's ``DeepseekV2MLAAttention`` derive it. Mistral Large 4 also has
+    layers without positions, and layers that read an earlier layer's latent.
+    """
+    count = len(layers)
+    shared = _shared_choice(fields, count)
+    rope = fields.integers("no_rope_layers", length=count, high=1) or [1] * count
+    sources = fields.integers("kv_source_layers", length=count, high=count - 1) or list(
+        range(count)
+    )
+    result = []
+    for layer, is_shared, has_rope, source in zip(layers, shared, rope, sources, strict=True):
+        if source != layer.index:
+            result.append(Layer(layer.index, LayerKind.SHARED, shares=source))
+            continue
+        tensors = tuple(
+            replace(t, dim=t.dim - t.rope_dim, rope_dim=0) if not has_rope else t
+            for t in layer.tensors
+            if not (is_shared and t.role is TensorRole.INDEX)
+        )
+        result.append(replace(layer, tensors=tensors))
+    return tuple(result)
+
+
+def _shared_choice(fields: Fields, count: int) -> list[bool]:
+    kinds = fields.items("indexer_types", length=count)
+    pattern = fields.raw("index_topk_pattern")
+    frequency = fields.optional("index_topk_freq") or 1
+    offset = fields.optional("index_skip_topk_offset", low=0)
+    if kinds is None and pattern is not None:
+        if not isinstance(pattern, str) or len(pattern) != count or set(pattern) - {"F", "S"}:
+            fields.fail("index_topk_pattern", f"must say F or S for each of {count} layers")
+        kinds = ["shared" if letter == "S" else "full" for letter in pattern]
+    if kinds is None:
+        first = 2 if offset is None else offset
+        return [max(i - first + 1, 0) % frequency != 0 for i in range(count)]
+    for i, kind in enumerate(kinds):
+        if kind not in ("full", "shared"):
+            fields.fail(f"indexer_types[{i}]", f"{str(kind)[:40]!r} is not understood")
+    return [kind == "shared" for kind in kinds]
