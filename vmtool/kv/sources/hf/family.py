@@ -185,7 +185,11 @@ def _changed_fields(fields: Fields, family: Family, kinds: list[LayerKind]) -> l
 def _count(fields: Fields, family: Family) -> int:
     """Return the number of layers; the length of a list of kinds will do."""
     listed = fields.items(family.types_key)
-    if listed and not fields.given("layers") and "layers" not in fields.overridden:
+    if (
+        listed
+        and not any(fields.has(key) for key in fields.names["layers"])
+        and "layers" not in fields.overridden
+    ):
         fields.derived("layers", len(listed), f"entries of {family.types_key}")
         return len(listed)
     return fields.integer("layers", high=MAX_LAYERS)

@@ -685,3 +685,14 @@ def test_phi_3_small_keeps_the_blocks_that_its_sparse_layers_skip():
         "pad_sequence_to_multiple_of_64": True,
     }
     assert kinds(model(config)) == "F" * 8
+
+
+def test_a_list_of_kinds_counts_the_layers_where_their_number_is_null():
+    config = {**_PLAIN, "model_type": "qwen3", "layer_types": ["full_attention"] * 5}
+    assert len(model({**config, "num_hidden_layers": None}).layers) == 5
+
+
+def test_the_decoder_of_deepseek_vl2_may_leave_out_its_type():
+    inner = {**_PLAIN, "use_mla": False}
+    config = {"model_type": "deepseek_vl_v2", "language_config": inner}
+    assert kinds(model(config)) == "F" * 8
