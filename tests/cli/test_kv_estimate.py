@@ -5,7 +5,11 @@ import io
 import json
 import re
 import shlex
+import sys
+import types
+import urllib.error
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -531,3 +535,20 @@ def test_a_built_in_model_loads_neither_psutil_nor_numpy_nor_json(vmtool_child):
         ),
     )
     assert ran.stderr.strip() == "loaded []"
+
+
+def test_without_a_network_the_hub_fails_as_the_page_shows(vmtool, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "kv-estimate.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```text\n\$ vmtool (.*?)```", page, re.DOTALL)
+    command, _, output = block.partition("\n")
+    module = types.ModuleType("huggingface_hub")
+    module.try_to_load_from_cache = lambda *_: None
+    module.hf_hub_download = None
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+    def no_answer(*_, **__):
+        raise urllib.error.URLError(OSError(101, "Network is unreachable"))
+
+    monkeypatch.setattr("urllib.request.urlopen", no_answer)
+    ran = vmtool(*command.split())
+    assert (ran.code, ran.stdout, ran.stderr) == (4, "", output)
