@@ -17,6 +17,7 @@ _NUMBERS = {
     "mbind": 237,
     "userfaultfd": 323,
     "clone": 56,
+    "pipe2": 293,
     "clone3": 435,
 }
 _PROGRAM = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class ExitCode(enum.IntEnum):
@@ -107,6 +107,13 @@ class RefusedError(VmtoolError):
     """Work that the budget or the preflight refuses before anything is mapped."""
 
     exit_code = ExitCode.REFUSED
+
+
+#: Why a call is refused that needs no right, and what to do.
+REFUSED_BY_POLICY: Final = (
+    "a security policy does not allow it (seccomp, SELinux or a sandbox)",
+    "check the seccomp profile of the container, or run outside the container",
+)
 
 
 def printable(text: str) -> str:

@@ -133,6 +133,30 @@ def test_a_filter_that_refuses_an_unforeseen_call_is_named_with_the_function(
 
 
 @linux
+@pytest.mark.parametrize(("code", "symbol"), [(1, "not permitted"), (38, "not implemented")])
+def test_a_filter_that_refuses_pipes_is_no_limit_of_tasks(vmtool_child, code, symbol):
+    ran = vmtool_child("stress", "--runs", "1", before=refusing("pipe2", code=code))
+    assert ran.code == 1
+    assert "a worker process cannot be started: pipe2 failed: " in ran.stderr
+    assert symbol in ran.stderr
+    assert "cause: a security policy does not allow it (seccomp" in ran.stderr
+    assert "pids.max" not in ran.stderr
+
+
+@linux
+def test_heaps_of_threads_leave_room_for_the_stacks_of_others(vmtool_child):
+    """The C library would take 64 MiB of addresses for each thread, which no plan counts."""
+    limits = (
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (300_000 << 10,) * 2)\n"
+        "resource.setrlimit(resource.RLIMIT_STACK, (8 << 20,) * 2)"
+    )
+    arguments = ("--runs", "1", "--cycles", "20", "--workers", "8", "--granule", "64KiB")
+    ran = vmtool_child("stress", *arguments, "--capacity", "64KiB", before=limits)
+    assert ran.code == 0, ran.stderr
+
+
+@linux
 def test_a_sandbox_that_refuses_reservations_is_not_a_lack_of_addresses(vmtool_child):
     no_reservations = refusing(code=12, arguments=[("mmap", 2, 0)])  # prot is PROT_NONE
     ran = vmtool_child("reserve", "1GiB", before=no_reservations)

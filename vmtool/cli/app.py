@@ -12,7 +12,12 @@ import click
 
 from vmtool import __version__
 from vmtool.cli.streams import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
-from vmtool.errors import ExitCode, UsageError, VmtoolError
+from vmtool.errors import (
+    REFUSED_BY_POLICY,
+    ExitCode,
+    UsageError,
+    VmtoolError,
+)
 from vmtool.no_memory import is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
@@ -280,10 +285,11 @@ def _refused(error: OSError) -> VmtoolError:
         frame = frame.tb_next
     where = "" if frame is None else f" in {frame.tb_frame.f_code.co_name}()"
     symbol = errno.errorcode.get(error.errno or 0, "UNKNOWN")
+    cause, hint = REFUSED_BY_POLICY
     return VmtoolError(
         f"a system call failed{where}: {symbol} ({error.errno}): {error.strerror}",
-        cause="a security policy does not allow it (seccomp, SELinux or a sandbox)",
-        hint="check the seccomp profile of the container, or run outside the container",
+        cause=cause,
+        hint=hint,
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import vmtool
-from vmtool.errors import VmtoolError
+from vmtool.errors import REFUSED_BY_POLICY, VmtoolError
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.memory.threads import TASKS_HINT, TASKS_LIMITED
 
@@ -82,7 +82,8 @@ def start_child(
             )
     except OSError as error:
         cause, hint = _why_no_process(error)
-        message = f"a worker process cannot be started: {error.strerror or error}"
+        call = "pipe2 failed: " if _makes_pipes(error) else ""
+        message = f"a worker process cannot be started: {call}{error.strerror or error}"
         raise VmtoolError(message, cause=cause, hint=hint) from error
     if sys.platform == "win32":
         from vmtool.memory.windows.jobs import end_with_this_process
@@ -130,6 +131,14 @@ def end_child(child: subprocess.Popen[str], timeout_s: float = KILL_TIMEOUT_S) -
                 stream.close()
 
 
+def _makes_pipes(error: OSError) -> bool:
+    """Return whether *error* is of the pipes that a process shall have, which no limit of tasks stops."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and frame.tb_frame.f_code.co_name == "_get_handles"
+
+
 def _why_no_process(error: OSError) -> tuple[str | None, str]:
     """Return cause and hint of a process that could not be started."""
     if error.errno == errno.EMFILE:
@@ -139,6 +148,8 @@ def _why_no_process(error: OSError) -> tuple[str | None, str]:
         return words, how_to_raise("RLIMIT_NOFILE", limit=limit)
     if error.errno == errno.ENFILE:
         return "the whole system has too many open files", "sysctl -w fs.file-max=..."
+    if error.errno in {errno.EPERM, errno.ENOSYS} and _makes_pipes(error):
+        return REFUSED_BY_POLICY
     if error.errno in {errno.EAGAIN, errno.EPERM}:
         return TASKS_LIMITED, TASKS_HINT
     if error.errno == errno.ENOMEM or getattr(error, "winerror", None) in _WINDOWS_LIMITS:

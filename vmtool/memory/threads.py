@@ -6,8 +6,10 @@ Apart from child processes: facts about the machine need this, and not what star
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
@@ -23,6 +25,7 @@ TASKS_LIMITED: Final = (
     "the limit of processes and threads is reached (pids.max of a control group, RLIMIT_NPROC), "
     "memory is short, or a seccomp filter refuses clone3"
 )
+_M_ARENA_MAX: Final = -8  # malloc.h of glibc
 _WAIT_S: Final = 0.0001
 _MOST_WAITS: Final = 1000
 TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
@@ -40,6 +43,7 @@ def start_thread(
     Raises:
         VmtoolError: If the platform allows no more threads.
     """
+    _share_heap()
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()
@@ -50,8 +54,25 @@ def start_thread(
     return thread
 
 
+@cache
+def _share_heap() -> None:
+    """Let all threads use one heap where addresses are limited.
+
+    The C library reserves 64 MiB for the heap of each of the first threads (glibc's arenas, man 3
+    mallopt), which may leave no room for the stacks of others.
+    """
+    limit = read_resource_limit("RLIMIT_AS")
+    if sys.platform == "linux" and limit is not None and limit.soft is not None:
+        import ctypes
+
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+        if mallopt is not None:
+            mallopt(_M_ARENA_MAX, 1)
+
+
 def can_start_thread() -> bool:
     """Return whether the platform starts a thread, or only a lack of memory for it is in the way."""
+    _share_heap()
     thread = threading.Thread(target=bool, daemon=True)
     try:
         thread.start()
