@@ -36,12 +36,26 @@ from vmtool.stats import Histogram, summarize
 ROUNDS = 20
 
 MACHINE = {
-    "system": {"os": "Linux", "kernel": "6.1.0", "arch": "x86_64", "cpu_model": "A", "cpus": 2},
+    "system": {
+        "os": "Linux",
+        "kernel": "6.1.0",
+        "arch": "x86_64",
+        "cpu_model": "A",
+        "cpus": 2,
+        "cpus_usable": 2,
+        "python": "3.11.7",
+        "vmtool": "0.1.0",
+    },
     "page_bytes": 4096,
     "memory": {"total_bytes": 8 << 30, "available_bytes": 4 << 30},
     "huge_pages": {"thp_mode": "madvise", "pmd_bytes": 2 << 20},
     "commit": {"mode": 0, "ratio_percent": 50},
-    "cgroup": {"levels": [{"path": "/a", "limit_bytes": 4 << 30}, {"path": "/"}]},
+    "cgroup": {
+        "levels": [
+            {"path": "/a", "version": 2, "limit_bytes": 4 << 30},
+            {"path": "/", "version": 2},
+        ]
+    },
     "process": {"mappings": 100, "max_mappings": 65530},
 }
 

@@ -104,7 +104,7 @@ def test_unlike_machines_and_settings_are_warned_of_on_stderr(vmtool, tmp_path, 
     assert ran.code == 0
     assert "the machines differ: page size: 4 KiB and 16 KiB" in ran.stderr
     assert "granule: 64 KiB and 2 MiB" in ran.stderr
-    assert "inject: none and mmap:1=ENOMEM" in ran.stderr
+    assert "injected faults: none and mmap:1=ENOMEM" in ran.stderr
     assert "not compared: fixed: touch (before only)" in ran.stderr
     assert "machines differ" not in ran.stdout
     assert vmtool(*line, "--quiet").stderr == ""

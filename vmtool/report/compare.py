@@ -8,12 +8,13 @@ from rich.text import Text
 
 from vmtool.compare.changes import DETECTED_CHANGE
 from vmtool.compare.permutation import fewest_runs
+from vmtool.report.fact_words import fact_name, fact_text
 from vmtool.report.machine import moment
 from vmtool.report.table import ReportTable, paragraph, show
 from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.compare import Direction, Doubt
 from vmtool.results.stress import Outcome
-from vmtool.units import format_duration, format_size
+from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -286,25 +287,6 @@ def _pairs_text(found: Sequence[Difference]) -> str:
         f"{fact_name(d.name)}: {fact_text(d.name, d.before)} and {fact_text(d.name, d.after)}"
         for d in found
     )
-
-
-def fact_name(name: str) -> str:
-    """Return the name of a fact without its unit, as the value has one."""
-    for unit in (" in bytes", "_bytes", "_ns"):
-        name = name.removesuffix(unit)
-    return name.replace("_", " ") if name.islower() and "." not in name else name
-
-
-def fact_text(name: str, value: str | float | None) -> str:
-    """Return a fact as people write it: sizes and durations with a unit."""
-    if value is None or value == "":
-        return "none" if value == "" else "not available"
-    if isinstance(value, int) and not isinstance(value, bool):
-        if name.endswith("bytes"):
-            return format_size(value)
-        if name.endswith("_ns"):
-            return format_duration(value)
-    return str(value)
 
 
 def check_text(check: Check) -> str:

@@ -8,8 +8,6 @@ from vmtool.report.compare import (
     caveats,
     change_text,
     check_detail,
-    fact_name,
-    fact_text,
     footnotes,
     headline,
     interval_text,
@@ -20,6 +18,7 @@ from vmtool.report.compare import (
     side_text,
     warnings_of,
 )
+from vmtool.report.fact_words import fact_name, fact_text
 from vmtool.report.machine import machine_words, moment
 from vmtool.report.page import (
     Markup,

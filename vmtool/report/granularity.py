@@ -9,7 +9,7 @@ from rich.text import Text
 
 from vmtool.documents import plain
 from vmtool.report.machine import conditions_line, device_words, machine_rows
-from vmtool.report.table import ReportTable, paragraph, plain_table
+from vmtool.report.table import ReportTable, pairs, paragraph, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def to_text(result: GranularityResult, console: Console) -> None:
         if backing.checks:
             _print_checks(backing, console)
     console.print(Text("\nthis machine", style="bold"))
-    console.print(machine_rows(result.machine))
+    console.print(pairs(machine_rows(result.machine)))
     if result.conditions is not None:
         console.print(paragraph(conditions_line(result.conditions, None, plain(result.machine))))
 

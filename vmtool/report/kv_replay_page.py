@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vmtool.documents import plain
-from vmtool.report.machine import page_place
-from vmtool.report.page import Markup, fact_rows, figure, grid, join, report, section, tag
+from vmtool.report.machine import page_machine_rows, page_place
+from vmtool.report.page import Markup, figure, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import table as page_table
 from vmtool.report.svg_chart import Series, histogram_chart, timeline_chart
@@ -52,7 +52,7 @@ def to_html(result: ReplayResult, command: Sequence[str]) -> str:
         section("What happened", fact_table(facts(result))),
         *([_real(result.real)] if result.real is not None else []),
         *(
-            [section("Machine", fact_table(fact_rows("", plain(result.real.machine))))]
+            [section("Machine", fact_table(page_machine_rows(result.real.machine)))]
             if result.real
             else []
         ),

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.documents import plain
+from vmtool.documents import DocumentError, decode, plain
 from vmtool.errors import printable
 from vmtool.machine.memory_limit_words import BOUND_WORDS
-from vmtool.report.table import pairs
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from vmtool.machine.cgroup_facts import MemoryPressure
     from vmtool.machine.facts import DeviceFacts, DeviceProcess, HugePageFacts, MachineFacts
     from vmtool.machine.run_conditions import RunConditions
@@ -135,28 +132,43 @@ def page_place(conditions: RunConditions | None, machine: Mapping[str, Any]) -> 
     return [part for part in parts if part]
 
 
-def machine_rows(facts: MachineFacts) -> RenderableType:
-    """Return the facts of the machine; what is unknown is left out.
+def machine_rows(facts: MachineFacts) -> list[tuple[str, str]]:
+    """Return the facts of the machine by name; what is unknown is left out.
 
     What macOS alone does not have is "not available".
     """
     system = facts.system
     missing = _NOT_ON_MACOS if system.os == "Darwin" else ()
-    return pairs(
-        [
-            ("system", f"{system_name(facts)}, {system.arch}{_inside(facts)}"),
-            ("processor", f"{system.cpu_model or 'unknown'}, {system.cpus} logical"),
-            *_memory(facts),
-            *_huge_pages(facts.huge_pages),
-            *_commit(facts),
-            *_limits(facts),
-            *((label, "not available") for label in missing),
-            (
-                "safe to commit",
-                f"{format_size(facts.safe_bytes)} (limited by {BOUND_WORDS[facts.limiting_bound]})",
-            ),
-        ]
-    )
+    return [
+        ("system", f"{system_name(facts)}, {system.arch}{_inside(facts)}"),
+        ("processor", f"{system.cpu_model or 'unknown'}, {system.cpus} logical"),
+        *_memory(facts),
+        *_huge_pages(facts.huge_pages),
+        *_commit(facts),
+        *_limits(facts),
+        *((label, "not available") for label in missing),
+        (
+            "safe to commit",
+            f"{format_size(facts.safe_bytes)} (limited by {BOUND_WORDS[facts.limiting_bound]})",
+        ),
+    ]
+
+
+def page_machine_rows(machine: MachineFacts | Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the rows of a page about the machine and its device.
+
+    Args:
+        machine: Its facts, or those of a result: nothing is shown of facts that have no such shape.
+    """
+    from vmtool.machine.facts import MachineFacts  # noqa: PLC0415 - not for text reports
+
+    try:
+        facts = decode(MachineFacts, machine) if isinstance(machine, Mapping) else machine
+    except DocumentError:
+        return []
+    rows = [(name.strip(), value) for name, value in machine_rows(facts)]
+    device = facts.device
+    return rows if device is None else [*rows, ("device", f"{device.name}, {device_words(device)}")]
 
 
 def _inside(facts: MachineFacts) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from vmtool.report.machine import device_words, moment, page_place
-from vmtool.report.page import details, fact_rows, facts, report, section
+from vmtool.report.machine import device_words, moment, page_machine_rows, page_place
+from vmtool.report.page import details, facts, report, section
 from vmtool.report.page import table as html_table
 from vmtool.report.recommendation import method_option_words, reasons
 from vmtool.report.table import duration_or_dash, paragraph, table
@@ -87,7 +87,7 @@ def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
         answer(result),
         section("Granules", html_table(*_granule_rows(result))),
         section("One cycle of every cell", html_table(*_cell_rows(result))),
-        details("Machine", facts(fact_rows("", result.machine))),
+        details("Machine", facts(page_machine_rows(result.machine))),
         command=command,
         good=result.passed,
         title=title,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -226,16 +225,3 @@ def checks(items: Sequence[Markup]) -> Markup:
 def grid(figures: Sequence[Markup]) -> Markup:
     """Return charts beside each other, as many as the page is wide for."""
     return tag("div", *figures, class_="grid") if any(figures) else Markup()
-
-
-def fact_rows(prefix: str, value: object) -> Iterable[tuple[str, object]]:
-    """Yield the scalars in nested facts, each with the path to it."""
-    if isinstance(value, Mapping):
-        items: Iterable[tuple[object, object]] = value.items()
-    elif isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    else:
-        yield prefix, value
-        return
-    for key, item in items:
-        yield from fact_rows(f"{prefix}.{key}" if prefix else str(key), item)

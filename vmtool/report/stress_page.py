@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.checks_and_advice import advice_text, describe, hint, leak_amount
-from vmtool.report.machine import moment, page_place
+from vmtool.report.fact_words import settings_rows
+from vmtool.report.machine import moment, page_machine_rows, page_place
 from vmtool.report.page import (
     Markup,
     check,
     checks,
     details,
-    fact_rows,
     facts,
     figure,
     grid,
@@ -87,7 +86,7 @@ def to_html(result: StressResult, *, command: Sequence[str]) -> str:
         section("Counters over time", *_counters(result)),
         section("Scaling", _scaling(result)),
         details("Settings", facts(_settings(result))),
-        details("Machine", facts(fact_rows("", result.machine))),
+        details("Machine", facts(page_machine_rows(result.machine))),
         command=command,
         good=result.passed and result.outcome is Outcome.COMPLETE,
         title=title,
@@ -339,18 +338,7 @@ def _scaling(result: StressResult) -> Markup:
     return table(("", "workers", "threads", "cycles/s alone", "cycles/s together", "speedup"), rows)
 
 
-def _settings(result: StressResult) -> Iterator[tuple[str, object]]:
-    for item in fields(result.settings):
-        value = getattr(result.settings, item.name)
-        if value is None:
-            yield item.name, "-"
-        elif item.name.endswith("_bytes"):
-            yield item.name.removesuffix("_bytes"), format_size(value)
-        elif item.name.endswith("_ns"):
-            yield item.name.removesuffix("_ns"), duration_or_dash(value)
-        elif isinstance(value, tuple):
-            yield item.name, ", ".join(value) or "-"
-        else:
-            yield item.name, value
+def _settings(result: StressResult) -> Iterator[tuple[str, str]]:
+    yield from settings_rows(result.settings)
     yield "harness overhead", format_duration(result.overhead_ns)
     yield "checkpoints' share of the time", f"{100 * result.checkpoint_share:.2f} %"

@@ -9,6 +9,7 @@ from rich.console import Console
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts, MemoryFacts, SystemFacts
 from vmtool.memory.counters import ProcessLimits
 from vmtool.report.machine import machine_rows
+from vmtool.report.table import pairs
 from vmtool.units import GIB, KIB
 
 MAC = MachineFacts(
@@ -22,7 +23,7 @@ MAC = MachineFacts(
 
 def rows(facts):
     console = Console(file=io.StringIO(), width=200)
-    console.print(machine_rows(facts))
+    console.print(pairs(machine_rows(facts)))
     lines = [line.strip() for line in console.file.getvalue().splitlines()]
     return dict(line.split("   ", 1) for line in lines if "   " in line)
 

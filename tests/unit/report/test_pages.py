@@ -12,7 +12,9 @@ from stored_runs import checkpoint, eventful, method, run, several
 
 from vmtool.compare.changes import compare
 from vmtool.report.compare_page import to_html
+from vmtool.report.fact_words import settings_rows
 from vmtool.report.stress_page import to_html as stress_page
+from vmtool.results.stress import StressSettings
 
 
 def page_of(result):
@@ -57,6 +59,34 @@ def test_a_page_begins_with_its_date_machine_and_one_verdict(name, tmp_path):
     assert page.count('class="state') == 1
     for part in ("How to read this", "Glossary", f"vmtool-{name.removesuffix('-all')}.json"):
         assert part in page
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_cells_of_a_page_are_words_and_no_names_of_fields(name, tmp_path):
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", made_page(name, tmp_path))
+    raw = re.compile(r"True|False|None|.*_(?:bytes|ns)|[a-z]+_[a-z_]+|\d{8,}")
+    if name == "kv-estimate":  # its cells name the fields of config.json that values come from
+        raw = re.compile(r"True|False|None|.*_(?:bytes|ns)|\d{8,}")
+    assert [cell for cell in cells if raw.fullmatch(cell)] == []
+
+
+def test_a_page_shows_the_settings_that_are_set_in_words_and_units():
+    settings = StressSettings(
+        huge=True, node=0, duration_ns=10**9, cycles=12_000, granule_bytes=2 << 20, seed=571254839
+    )
+    shown = dict(settings_rows(settings))
+    assert shown["huge pages"] == "yes"
+    assert shown["prefault"] == "no"
+    assert shown["NUMA node"] == "0"
+    assert (shown["duration"], shown["cycles"], shown["granule"]) == ("1.00 s", "12,000", "2 MiB")
+    assert shown["seed"] == "571254839"
+    assert not {"chunk", "reserved huge pages", "label", "injected faults"} & set(shown)
+
+
+def test_a_page_shows_the_machine_as_the_text_reports_do():
+    page = page_of(run())
+    assert re.search(r">RAM</td><td[^>]*>8 GiB, 4 GiB available<", page)
+    assert re.search(r">overcommit</td><td[^>]*>0 \(heuristic, ratio 50 %\)<", page)
 
 
 def test_a_ledger_that_differs_is_drawn_apart_from_the_belief():
