@@ -18,7 +18,7 @@ from vmtool.kv.geometry import (
     whole_layer,
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
-from vmtool.kv.sources.hf import state
+from vmtool.kv.sources.hf import recurrent_states
 from vmtool.kv.sources.hf.deepseek_v4 import deepseek_v4_layers
 
 if TYPE_CHECKING:
@@ -470,11 +470,11 @@ class Builder:
 
 
 _STATE_BUILDERS: Final = {
-    RecurrentState.MAMBA1: state.mamba1,
-    RecurrentState.MAMBA2: state.mamba2,
-    RecurrentState.DELTA: state.gated_delta,
-    RecurrentState.KIMI: state.kimi_delta,
-    RecurrentState.LIGHTNING: state.lightning,
-    RecurrentState.SHORT_CONV: state.short_conv,
-    RecurrentState.RWKV: state.rwkv,
+    RecurrentState.MAMBA1: recurrent_states.mamba1,
+    RecurrentState.MAMBA2: recurrent_states.mamba2,
+    RecurrentState.DELTA: recurrent_states.gated_delta,
+    RecurrentState.KIMI: recurrent_states.kimi_delta,
+    RecurrentState.LIGHTNING: recurrent_states.lightning,
+    RecurrentState.SHORT_CONV: recurrent_states.short_conv,
+    RecurrentState.RWKV: recurrent_states.rwkv,
 }

@@ -11,6 +11,7 @@ from vmtool.kv.sources.hf.context_length import context
 from vmtool.kv.sources.hf.cross_attention import encoder_cross
 from vmtool.kv.sources.hf.encoders import refuse_encoder
 from vmtool.kv.sources.hf.family import NAMES, Family, layers_of, mtp_layers_of
+from vmtool.kv.sources.hf.model_dtype import model_dtype
 from vmtool.kv.sources.hf.quantized_cache import cache_dtype, quantization_configs
 from vmtool.kv.sources.hf.registry import (
     STANDARD,
@@ -19,7 +20,6 @@ from vmtool.kv.sources.hf.registry import (
     similar_to,
     source_of,
 )
-from vmtool.kv.sources.hf.state import dtype_of
 from vmtool.kv.sources.hf.unread_fields import refuse_unread
 from vmtool.kv.sources.hf.wrappers import DECODER_KEYS, decoder_of
 
@@ -77,7 +77,7 @@ def resolve(
         architecture=architecture,
         layers=layers,
         context_tokens=context(fields),
-        dtype=_dtype(fields, outer),
+        dtype=model_dtype(fields, outer),
         cache_dtype=cache_dtype(quantization_configs(fields, outer, beside)),
         provenance=fields.facts,
         assumed=family is STANDARD,
@@ -131,14 +131,3 @@ def _without_effect(fields: Fields, family: Family, layers: tuple[Layer, ...]) -
     for name in ("layers", "heads", "hidden"):
         known.update((*NAMES[name], *family.names.get(name, ())))
     return frozenset(known) | family.harmless
-
-
-def _dtype(fields: Fields, outer: Fields) -> str | None:
-    """Return the model's element type; the decoder's own statement wins over its wrapper's."""
-    for place in (fields, outer):
-        for key in ("dtype", "torch_dtype"):
-            dtype = dtype_of(place, key)
-            if dtype is not None:
-                place.stated("dtype", dtype, key)
-                return dtype
-    return None

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.families.dense import DENSE
+from vmtool.kv.sources.hf.families.keys_and_values import KEYS_AND_VALUES
 from vmtool.kv.sources.hf.family import Family
 
 #: What an unknown architecture is taken for if it has only fields that all decoders have.
@@ -43,14 +43,15 @@ ARCHITECTURES = {
 def families() -> dict[str, Family]:
     """Return every known architecture, by its ``model_type``."""
     from vmtool.kv.sources.hf.families.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
-    from vmtool.kv.sources.hf.families.hybrid import HYBRID  # noqa: PLC0415
+    from vmtool.kv.sources.hf.families.latents import LATENTS  # noqa: PLC0415
+    from vmtool.kv.sources.hf.families.recurrent import RECURRENT  # noqa: PLC0415
 
-    return {**DENSE, **ENCODER_DECODER, **HYBRID}
+    return {**KEYS_AND_VALUES, **ENCODER_DECODER, **LATENTS, **RECURRENT}
 
 
 def family_of(architecture: str) -> Family:
     """Return the family of *architecture*; the largest part of them is loaded only if it is needed."""
-    return DENSE.get(architecture) or families().get(architecture, STANDARD)
+    return KEYS_AND_VALUES.get(architecture) or families().get(architecture, STANDARD)
 
 
 def similar_to(architecture: str) -> str | None:

@@ -69,7 +69,7 @@ _QWEN2_MODELS = (
     " qwen3_vl_moe_text qwen3_omni_moe_text"
 )
 
-DENSE: dict[str, Family] = {
+KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(_MHA_BY_DEFAULT.split(), Family(mha_by_default=True)),
     **dict.fromkeys(
         _BERT_MODELS.split(), Family(mha_by_default=True, harmless=frozenset({"attention_type"}))

@@ -6,33 +6,10 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import StatePart, StateTensor
 from vmtool.kv.sources.hf.attention import head_dim, heads, jet_config, kv_heads
+from vmtool.kv.sources.hf.model_dtype import dtype_of
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
-
-#: Names that configs give element types, and vmtool's.
-DTYPES = {
-    "float32": "fp32",
-    "float": "fp32",
-    "float16": "fp16",
-    "half": "fp16",
-    "bfloat16": "bf16",
-}
-
-
-def dtype_of(fields: Fields, key: str) -> str | None:
-    """Return the element type that *key* names, or ``None`` if it is absent, null or ``auto``.
-
-    Raises:
-        InputError: If the name is not understood.
-    """
-    text = fields.text(key)
-    if text is None or text == "auto":
-        return None
-    dtype = DTYPES.get(text.removeprefix("torch."))
-    if dtype is None:
-        fields.fail(key, f"{text[:40]!r} is not understood; known: {', '.join(DTYPES)}")
-    return dtype
 
 
 def _ssm_dtype(fields: Fields) -> str | None:

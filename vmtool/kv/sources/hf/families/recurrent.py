@@ -1,4 +1,4 @@
-"""Architectures with latents, or with layers that keep a state in place of a row for each token."""
+"""Architectures with layers that keep a state, in place of a row for each token or beside it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,14 @@ from dataclasses import replace
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import (
     attention,
-    deepseek_v4,
     layer_kinds,
+    recurrent_states,
     repeated_layers,
     shared_layers,
-    state,
 )
+from vmtool.kv.sources.hf.families.latents import MLA_HARMLESS, SPARSE_MLA
 from vmtool.kv.sources.hf.family import Family
 
-_MLA_HARMLESS = frozenset(
-    {"head_dim", "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim"}
-    | {"v_head_dim"}
-)
-_MLA = Family(
-    plan=layer_kinds.all_of(LayerKind.MLA),
-    attention=attention.latent,
-    meaning={"full_attention": LayerKind.MLA},
-    harmless=_MLA_HARMLESS,
-)
-_SPARSE_MLA = Family(
-    plan=layer_kinds.all_of(LayerKind.MLA),
-    attention=attention.indexed_latent,
-    meaning=dict.fromkeys(
-        ("full_attention", "indexed_attention", "deepseek_sparse_attention"), LayerKind.MLA
-    ),
-    defaults={"index_head_dim": 128},
-    finish=shared_layers.shared_indexes,
-    harmless=_MLA_HARMLESS
-    | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
-    | {"index_skip_topk_offset", "index_share_for_mtp_iteration"},
-)
 _KIMI_DELTA_NAMES = {
     "linear_heads": ("linear_num_heads",),
     "linear_dim": ("linear_head_dim",),
@@ -47,8 +25,8 @@ _INKLING = Family(
     attention=attention.own_window_heads,
     plan=layer_kinds.unlisted,
     states={
-        LayerKind.PARALLEL: state.inkling,
-        LayerKind.WINDOW: state.inkling_window,
+        LayerKind.PARALLEL: recurrent_states.inkling,
+        LayerKind.WINDOW: recurrent_states.inkling_window,
     },
     names={
         "swa_kv_heads": ("swa_num_key_value_heads",),
@@ -59,7 +37,7 @@ _INKLING = Family(
 )
 
 _DELTA_MEANING = {**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
-_DELTA_STATES = {LayerKind.GATED_DELTA: state.gated_delta}
+_DELTA_STATES = {LayerKind.GATED_DELTA: recurrent_states.gated_delta}
 _DELTA_NAMES = {
     "linear_k_heads": ("linear_num_key_heads",),
     "linear_v_heads": ("linear_num_value_heads",),
@@ -95,7 +73,7 @@ _MAMBA2_MEANING = {
     "mlp": LayerKind.NONE,
     "moe": LayerKind.NONE,
 }
-_MAMBA2_STATES = {LayerKind.MAMBA2: state.mamba2}
+_MAMBA2_STATES = {LayerKind.MAMBA2: recurrent_states.mamba2}
 _BAMBA_NAMES = {
     "ssm_heads": ("mamba_n_heads",),
     "ssm_head_dim": ("mamba_d_head",),
@@ -129,7 +107,7 @@ _NEMOTRON_H = Family(
 _LIGHTNING = Family(
     plan=layer_kinds.flagged("attn_type_list", LayerKind.FULL, LayerKind.LINEAR),
     meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.LINEAR},
-    states={LayerKind.LINEAR: state.lightning},
+    states={LayerKind.LINEAR: recurrent_states.lightning},
     harmless=frozenset(
         f"{prefix}_{which}"
         for prefix in ("full_attn", "linear_attn")
@@ -142,33 +120,7 @@ _LIGHTNING = Family(
     },
 )
 
-_MLA_MODELS = (
-    "pangu_ultra_moe axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
-)
-
-HYBRID: dict[str, Family] = {
-    **dict.fromkeys(_MLA_MODELS.split(), _MLA),
-    "deepseek_v2": Family(
-        plan=layer_kinds.latent_unless_off,
-        attention=attention.latent_or_not,
-        meaning={"full_attention": LayerKind.MLA},
-        harmless=_MLA_HARMLESS,
-    ),
-    "minicpm3": Family(
-        attention=attention.padded_latent, harmless=_MLA_HARMLESS | {"kv_lora_rank"}
-    ),
-    **dict.fromkeys(
-        ("longcat_flash", "longcat_flash_ngram"),
-        Family(
-            plan=layer_kinds.all_of(LayerKind.MLA),
-            attention=attention.two_latents,
-            harmless=_MLA_HARMLESS,
-        ),
-    ),
-    **dict.fromkeys(
-        ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4", "hy_v4_vl_text", "mistral_large4_text"),
-        _SPARSE_MLA,
-    ),
+RECURRENT: dict[str, Family] = {
     "glm5_next_text": Family(
         plan=layer_kinds.unlisted,
         attention=attention.pooled_indexed_latent,
@@ -176,29 +128,22 @@ HYBRID: dict[str, Family] = {
             "indexed_attention": LayerKind.MLA,
             "linear_attention": LayerKind.KIMI_DELTA,
         },
-        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
         names=_KIMI_DELTA_NAMES,
         finish=shared_layers.shared_indexes,
-        harmless=_SPARSE_MLA.harmless
+        harmless=SPARSE_MLA.harmless
         | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
     ),
     "bailing_hybrid": Family(
         plan=layer_kinds.bailing_hybrid,
         attention=attention.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
-        states={LayerKind.KIMI_DELTA: state.kimi_delta, LayerKind.LINEAR: state.lightning},
+        states={
+            LayerKind.KIMI_DELTA: recurrent_states.kimi_delta,
+            LayerKind.LINEAR: recurrent_states.lightning,
+        },
         names=_KIMI_DELTA_NAMES,
-        harmless=_MLA_HARMLESS,
-    ),
-    **dict.fromkeys(
-        ("dots3_note", "dots3_note_text"),
-        Family(
-            plan=layer_kinds.unlisted,
-            attention=attention.indexed_or_windowed_latent,
-            meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
-            finish=shared_layers.shared_indexes,
-            harmless=_SPARSE_MLA.harmless,
-        ),
+        harmless=MLA_HARMLESS,
     ),
     **dict.fromkeys(("inkling_text", "inkling2_text", "inkling2_loop_text"), _INKLING),
     "lara_mini": Family(
@@ -224,17 +169,7 @@ HYBRID: dict[str, Family] = {
     "zaya": Family(
         plan=layer_kinds.all_of(LayerKind.PARALLEL),
         meaning={"hybrid": LayerKind.PARALLEL},
-        states={LayerKind.PARALLEL: state.zaya},
-    ),
-    # SGLang's copies of its files have the second name.
-    **dict.fromkeys(
-        ("deepseek_v4", "deepseek_ref"),
-        Family(
-            build=deepseek_v4.deepseek_v4,
-            mtp=deepseek_v4.deepseek_v4_mtp,
-            harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
-            | {"o_lora_rank", "q_lora_rank"},
-        ),
+        states={LayerKind.PARALLEL: recurrent_states.zaya},
     ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
     # Its banks of experts are in ``num_blocks`` blocks.
@@ -251,7 +186,7 @@ HYBRID: dict[str, Family] = {
         },
         states=_DELTA_STATES,
         names=_DELTA_NAMES,
-        harmless=_MLA_HARMLESS | {"linear_attention_type", "linear_sigmoid_gate_scale"},
+        harmless=MLA_HARMLESS | {"linear_attention_type", "linear_sigmoid_gate_scale"},
     ),
     "jet_nemotron": Family(
         plan=layer_kinds.unlisted,
@@ -261,13 +196,13 @@ HYBRID: dict[str, Family] = {
             "swa": LayerKind.WINDOW,
             "jet": LayerKind.GATED_DELTA,
         },
-        states={LayerKind.GATED_DELTA: state.jet},
+        states={LayerKind.GATED_DELTA: recurrent_states.jet},
         mha_by_default=True,
     ),
     "alice_ai": Family(
         plan=layer_kinds.unlisted,
         meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.KIMI_DELTA},
-        states={LayerKind.KIMI_DELTA: state.kimi_delta},
+        states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
         names={
             "linear_heads": ("linear_num_key_heads",),
             "linear_dim": ("linear_key_head_dim",),
@@ -293,13 +228,13 @@ HYBRID: dict[str, Family] = {
             plan=layer_kinds.kimi_linear,
             attention=attention.latent,
             meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
-            states={LayerKind.KIMI_DELTA: state.kimi_delta},
+            states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
             names={
                 "linear_heads": ("linear_num_heads",),
                 "linear_dim": ("linear_head_dim",),
                 "conv_kernel": ("linear_conv_kernel_dim",),
             },
-            harmless=_MLA_HARMLESS,
+            harmless=MLA_HARMLESS,
         ),
     ),
     **dict.fromkeys(("minimax", "minimax_text_01", "minimax_m1"), _LIGHTNING),
@@ -310,7 +245,7 @@ HYBRID: dict[str, Family] = {
             "mamba": LayerKind.MAMBA1,
             "linear_attention": LayerKind.MAMBA1,
         },
-        states={LayerKind.MAMBA1: state.mamba1},
+        states={LayerKind.MAMBA1: recurrent_states.mamba1},
         names={
             "ssm_state": ("mamba_d_state",),
             "ssm_expand": ("mamba_expand",),
@@ -337,7 +272,7 @@ HYBRID: dict[str, Family] = {
     ),
     "falcon_h1": Family(
         plan=layer_kinds.all_of(LayerKind.PARALLEL),
-        states={LayerKind.PARALLEL: state.falcon_h1},
+        states={LayerKind.PARALLEL: recurrent_states.falcon_h1},
         names=_BAMBA_NAMES,
         harmless=_MAMBA_HARMLESS
         | {"mamba_norm_before_gate", "mamba_rms_norm", "mamba_use_mlp", "ssm_in_multiplier"}
@@ -362,7 +297,10 @@ HYBRID: dict[str, Family] = {
             "linear_attention": LayerKind.MAMBA2,
             "hybrid": LayerKind.PARALLEL,
         },
-        states={LayerKind.MAMBA2: state.mamba2, LayerKind.PARALLEL: state.mamba2},
+        states={
+            LayerKind.MAMBA2: recurrent_states.mamba2,
+            LayerKind.PARALLEL: recurrent_states.mamba2,
+        },
         names={
             **_BAMBA_NAMES,
             "head_dim": ("attention_head_dim",),
@@ -384,7 +322,10 @@ HYBRID: dict[str, Family] = {
             "linear_attention": LayerKind.MAMBA1,
             "hybrid": LayerKind.PARALLEL,
         },
-        states={LayerKind.MAMBA1: state.mamba1, LayerKind.PARALLEL: state.mamba1},
+        states={
+            LayerKind.MAMBA1: recurrent_states.mamba1,
+            LayerKind.PARALLEL: recurrent_states.mamba1,
+        },
         names={
             **_BAMBA_NAMES,
             "head_dim": ("attention_head_dim",),
@@ -399,7 +340,7 @@ HYBRID: dict[str, Family] = {
         ("mamba", "falcon_mamba"),
         Family(
             plan=layer_kinds.all_of(LayerKind.MAMBA1),
-            states={LayerKind.MAMBA1: state.mamba1},
+            states={LayerKind.MAMBA1: recurrent_states.mamba1},
             names=_MAMBA_NAMES,
             defaults={"conv_kernel": 4, "ssm_expand": 2, "ssm_state": 16},
             harmless=_MAMBA_HARMLESS,
@@ -418,7 +359,7 @@ HYBRID: dict[str, Family] = {
     ),
     "recurrent_gemma": Family(
         plan=layer_kinds.recurrent_gemma,
-        states={LayerKind.GATED_LINEAR: state.gated_linear},
+        states={LayerKind.GATED_LINEAR: recurrent_states.gated_linear},
         names={"window": ("attention_window_size",), "conv_kernel": ("conv1d_width",)},
         defaults={"window": 2048, "conv_kernel": 4},
         mha_by_default=True,
@@ -429,7 +370,7 @@ HYBRID: dict[str, Family] = {
         Family(
             plan=layer_kinds.listed("full_attn_idxs", LayerKind.SHORT_CONV),
             meaning={**layer_kinds.WINDOW_NAMES, "conv": LayerKind.SHORT_CONV},
-            states={LayerKind.SHORT_CONV: state.short_conv},
+            states={LayerKind.SHORT_CONV: recurrent_states.short_conv},
             names={"conv_kernel": ("conv_L_cache",)},
             harmless=frozenset({"conv_bias", "conv_dim_out", "full_attn_idxs"})
             | {"conv_use_xavier_init"},
@@ -439,19 +380,19 @@ HYBRID: dict[str, Family] = {
         ("rwkv5", "rwkv6"),
         Family(
             plan=layer_kinds.all_of(LayerKind.RWKV),
-            states={LayerKind.RWKV: state.rwkv},
+            states={LayerKind.RWKV: recurrent_states.rwkv},
             names={"head_dim": ("head_size",), "inner": ("attention_hidden_size",)},
             defaults={"head_dim": 64},
         ),
     ),
     "rwkv": Family(
         plan=layer_kinds.all_of(LayerKind.RWKV),
-        states={LayerKind.RWKV: state.rwkv4},
+        states={LayerKind.RWKV: recurrent_states.rwkv4},
         names={"inner": ("attention_hidden_size",)},
     ),
     "xlstm": Family(
         plan=layer_kinds.all_of(LayerKind.LINEAR),
-        states={LayerKind.LINEAR: state.xlstm},
+        states={LayerKind.LINEAR: recurrent_states.xlstm},
         names={
             "layers": ("num_hidden_layers", "num_blocks"),
             "hidden": ("hidden_size", "embedding_dim"),
