@@ -132,7 +132,7 @@ def test_memory_that_a_device_does_not_get_back_is_found(fakecuda_lib, tmp_path,
 
 def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
     from vmtool.memory import open_device
-    from vmtool.memory.cuda.pool import HandlePool
+    from vmtool.memory.cuda.handles import HandlePool
     from vmtool.memory.governor import Governor
     from vmtool.probes.grow import GrowPlan, run_growth
 

@@ -13,7 +13,7 @@ import pytest
 
 from vmtool.errors import CallError, UnavailableError
 from vmtool.memory import host_methods, open_backing, open_device
-from vmtool.memory.cuda.pool import HandlePool
+from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.governor import Governor
 
 

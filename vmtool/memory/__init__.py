@@ -195,7 +195,7 @@ def open_device(
         raise UsageError("only a pool retains memory", hint="use --method pooled")
     from vmtool.memory.cuda.backing import CudaBacking
     from vmtool.memory.cuda.context import DeviceContext
-    from vmtool.memory.cuda.pool import HandlePool
+    from vmtool.memory.cuda.handles import HandlePool
 
     context = DeviceContext(ordinal, times=times, faults=faults)
     backing = CudaBacking(context, chunk=chunk, peers=peers)

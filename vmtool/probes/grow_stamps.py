@@ -233,7 +233,7 @@ class DeviceStamps:
     def _used(self) -> int | None:
         """Return the device memory in use without what the pool keeps unmapped."""
         from vmtool.memory.cuda.errors import CudaError
-        from vmtool.memory.cuda.pool import HandlePool
+        from vmtool.memory.cuda.handles import HandlePool
 
         source = self._backing.source
         try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.memory.cuda.pool import HandlePool
+    from vmtool.memory.cuda.handles import HandlePool
     from vmtool.replay.account import Holder, Piece, Place
 
     #: Reservation, offset, source, offset there, bytes.
@@ -299,7 +299,7 @@ def _on_device(
     backing: VirtualBacking, governor: Governor, granule: int, retain: int
 ) -> RealMemory:
     from vmtool.memory.cuda.backing import CudaBacking  # noqa: PLC0415 - only where there is one
-    from vmtool.memory.cuda.pool import HandlePool  # noqa: PLC0415
+    from vmtool.memory.cuda.handles import HandlePool  # noqa: PLC0415
 
     assert isinstance(backing, CudaBacking)  # noqa: S101 - the only one of its tier
     # Without *retain* it keeps nothing, but lets several sequences map the handles of a prefix; what

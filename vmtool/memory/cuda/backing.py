@@ -13,8 +13,8 @@ from vmtool.errors import UsageError, VmtoolError
 from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting, QuarantineError
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.errors import CudaError
-from vmtool.memory.cuda.mapped_range import ColdHandles, HandleSource, MappedRange
-from vmtool.memory.cuda.pool import HandlePool
+from vmtool.memory.cuda.handles import ColdHandles, HandlePool, HandleSource
+from vmtool.memory.cuda.mapped_range import MappedRange
 from vmtool.memory.governor import Tier
 from vmtool.memory.reservation import MisalignedError, Reservation
 from vmtool.units import align_up, format_size

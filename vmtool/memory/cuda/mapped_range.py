@@ -1,9 +1,9 @@
-"""A reservation on a device, whose granules are mapped handles, and the handles of cold commits."""
+"""A range of device addresses whose granules are mapped handles."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.backing import QuarantineError
@@ -13,62 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vmtool.memory.cuda.context import DeviceContext
-    from vmtool.memory.governor import Authority
-
-
-class HandleSource(Protocol):
-    """Hands out handles of one size and takes them back. Safe to use from several threads."""
-
-    @property
-    def authority(self) -> Authority | None:
-        """Whose ledger owns the bytes behind the handles; ``None``: the one that maps them."""
-
-    @property
-    def dirty(self) -> bool:
-        """Whether a handle may hold another block's bytes, so that what is mapped must be cleared."""
-
-    def take(self) -> int:
-        """Return a handle that nothing else maps.
-
-        Raises:
-            CudaError: If the driver has no memory for one.
-            BudgetError: If the authority's limit would be exceeded.
-        """
-
-    def give(self, handle: int) -> None:
-        """Take back a handle that is mapped nowhere.
-
-        Raises:
-            CudaError: If the driver does not take it; it is then counted as lost.
-        """
-
-
-class ColdHandles:
-    """Creates a handle whenever one is needed, and releases it at once.
-
-    Attributes:
-        lost: Handles that the driver did not take back; their memory stays in use.
-    """
-
-    authority: Authority | None = None
-    dirty = False
-
-    def __init__(self, context: DeviceContext, nbytes: int, properties: Any) -> None:
-        self._context = context
-        self._nbytes = nbytes
-        self._properties = properties
-        self.lost: list[int] = []
-
-    def take(self) -> int:
-        handle: int = self._context.call("cuMemCreate", self._nbytes, self._properties, 0)
-        return handle
-
-    def give(self, handle: int) -> None:
-        try:
-            self._context.call("cuMemRelease", handle)
-        except CudaError:
-            self.lost.append(handle)
-            raise
+    from vmtool.memory.cuda.handles import HandleSource
 
 
 class MappedRange:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from vmtool.results.stress import CounterReading
-    from vmtool.stress.worker.protocols import CheckedBuffer, CounterObserver
+    from vmtool.stress.worker.target import CheckedBuffer, CounterObserver
 
 #: A checkpoint is due when this one and those before it are 1/60 of the time so far, or 1.7 %.
 SPACING: Final = 60

@@ -18,7 +18,7 @@ from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.errors import CudaError
-from vmtool.memory.cuda.pool import HandlePool
+from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.governor import Tier
 from vmtool.results.stress import (
     COUNTERS,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from vmtool.memory.reservation import Reservation
     from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressSettings
-    from vmtool.stress.worker.protocols import CheckedBuffer
+    from vmtool.stress.worker.target import CheckedBuffer
 
 
 class DeviceTarget:

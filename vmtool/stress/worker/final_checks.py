@@ -12,7 +12,7 @@ from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.stress.plan import worker_budget
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.host_target import HostObserver
-from vmtool.stress.worker.worker_report import ThreadBuffer, WorkerProblem
+from vmtool.stress.worker.thread_results import ThreadBuffer, WorkerProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressSettings
     from vmtool.stress.worker.checkpoint import Checkpoints
-    from vmtool.stress.worker.protocols import CounterObserver, Target
+    from vmtool.stress.worker.target import CounterObserver, Target
 
 _CLOSE_TRIES: Final = 2  # one retry separates a refusal that passes from one that stays
 

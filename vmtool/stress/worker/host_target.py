@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import CounterReading, StressSettings
     from vmtool.stress.worker.expected_counters import CountingRules
-    from vmtool.stress.worker.protocols import CheckedBuffer
+    from vmtool.stress.worker.target import CheckedBuffer
 
 
 class HostTarget:

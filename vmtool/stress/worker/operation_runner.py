@@ -24,7 +24,7 @@ from vmtool.stress.workloads import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.stress.worker.protocols import Contents
+    from vmtool.stress.worker.target import Contents
     from vmtool.stress.workloads import Operation
 
 

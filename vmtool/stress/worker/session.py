@@ -34,9 +34,9 @@ from vmtool.stress.worker.journal import (
     UNRESERVE,
 )
 from vmtool.stress.worker.operation_runner import OperationRunner, measure_overhead
-from vmtool.stress.worker.protocols import CheckedBuffer
 from vmtool.stress.worker.round_schedule import Schedule
-from vmtool.stress.worker.worker_report import (
+from vmtool.stress.worker.target import CheckedBuffer
+from vmtool.stress.worker.thread_results import (
     ThreadBuffer,
     WorkerProblem,
     call_failure,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from vmtool.results.stress import Checkpoint, UnmapResult
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Journal
-    from vmtool.stress.worker.protocols import CounterObserver, Target
     from vmtool.stress.worker.round_schedule import Round
+    from vmtool.stress.worker.target import CounterObserver, Target
 
 #: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
 #: little more scattered; the number of them grows with the logarithm of time.

@@ -12,11 +12,7 @@ if TYPE_CHECKING:
     from vmtool.memory.reservation import Reservation
     from vmtool.memory.span_map import SpanMap
     from vmtool.results.check_outcomes import Value
-    from vmtool.results.stress import (
-        CallResult,
-        CounterReading,
-        UnmapResult,
-    )
+    from vmtool.results.stress import CallResult, CounterReading, UnmapResult
 
 
 class CheckedBuffer:

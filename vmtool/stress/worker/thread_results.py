@@ -1,4 +1,4 @@
-"""What a worker reports: each method's phases and counts, and what ended a thread early."""
+"""What the threads of a worker did with each method, and what ended one of them early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vmtool.results.stress import CallResult, PhaseResult
     from vmtool.stress.worker.journal import Entry
     from vmtool.stress.worker.operation_runner import OperationRunner
-    from vmtool.stress.worker.protocols import CheckedBuffer
+    from vmtool.stress.worker.target import CheckedBuffer
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from vmtool.memory.buffer import AuthorityError, VirtualBuffer
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.errors import CudaError
-from vmtool.memory.cuda.pool import HandlePool
+from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.governor import BudgetError, Governor, Role, Tier
 
 CHUNK = 64 << 10
