@@ -2,288 +2,83 @@
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from vmtool.replay.block_flags import BlockFlags
+from vmtool.replay.block_masks import BlockMasks
 from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.kv.packing.block_pools import BlockClass, BlockPool
-    from vmtool.kv.packing.entry_counts import Run
+    from vmtool.kv.packing.block_pools import BlockClass
     from vmtool.replay.account import Account, Piece
-    from vmtool.replay.prefixes import Node, Stretch
+    from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
     from vmtool.replay.stores import Regular
 
-    Granules: TypeAlias = Callable[[int, int], int]
-    #: How many granules have no block in use any more, in how many runs, and those.
-    _Gone: TypeAlias = tuple[int, int, Iterable[Run]]
-    #: What was taken from a class, whose lowest free block was that before.
-    _Taken: TypeAlias = tuple["ClassUse", int, list[Stretch]]
-
-#: The number of blocks that there is room for at first; it grows.
-_FIRST_BLOCKS: Final = 64
-#: Fewer blocks at once are listed one by one.
-_FEW_BLOCKS: Final = 4
-#: Where that many blocks or fewer make a granule, all of a stretch are looked at, not only free ones.
-_FEW_A_GRANULE: Final = 8
-_ZEROS: Final = re.compile(b"\0+")
-_ONES: Final = re.compile(b"\1+")
-_MARKS: Final = [bytes((mark,)) for mark in range(256)]
-_IS_USED: Final = bytes([0]) + b"\1" * 255
+    #: What was taken from a class, whose lowest free block was there before.
+    _Taken: TypeAlias = tuple["Blocks", int, list[Any]]
 
 
-class PoolUse:
-    """Which granules of a pool are committed: those that hold a part of a block in use.
+class Blocks(Protocol):
+    """The blocks of one class and the granules of its pools: :class:`BlockMasks` or `BlockFlags`.
 
-    As blocks are taken lowest first, all blocks of a stretch are in use once its free ones are
-    taken, and what is found out about many of them takes a few searches in bytes.
-
-    Attributes:
-        count: How many pools there are, all alike.
-        block_bytes: Bytes of a block in one.
-        base: Where the first of them begins in the reservation.
-        size: Bytes from one to the next.
-        filling: Blocks of a granule, where those fill it; else 0.
-        most: The most granules that one block can touch.
-        committed: A byte for each granule: 1 while it is, 2 where no block fits into it.
-    """
-
-    def __init__(self, pool: BlockPool, granule: int, granules: Granules) -> None:
-        self.count = pool.count
-        self.block_bytes = pool.block_bytes
-        self.base = self.size = 0
-        self._granule = granule
-        self._granules = granules
-        self.committed = bytearray()
-        self.filling = 0 if granule % pool.block_bytes else granule // pool.block_bytes
-        # The granule of each block, where none crosses an edge, but they don't fill it.
-        apart = pool.drops_straddling and not self.filling
-        self._places: list[int] | None = [] if apart else None
-        fewest = -(-granule // pool.block_bytes)
-        self._all_free = bytes(
-            max(fewest - 2, 1) if apart else fewest
-        )  # each granule holds as many
-        self.most = 1 if apart or self.filling else (pool.block_bytes + granule - 2) // granule + 1
-
-    def granules(self, blocks: int) -> int:
-        """Return how many granules the first *blocks* take."""
-        if self._places is None:
-            return -(-blocks * self.block_bytes // self._granule)
-        return self._granules(self.block_bytes, blocks)
-
-    def use(self, first: int, end: int) -> list[Run]:
-        """Note that all blocks from *first* to *end* are in use; the granules that had none before."""
-        committed, places = self.committed, self._places
-        if places is None:
-            at = first * self.block_bytes // self._granule
-            beyond = (end * self.block_bytes - 1) // self._granule + 1
-        else:
-            if end > len(places):
-                self._place(places, end)
-            at, beyond = places[first], places[end - 1] + 1
-        if beyond > len(committed):
-            committed.extend(bytes(beyond))
-        if committed.find(0, at, beyond) < 0:
-            return []
-        new = [found.span() for found in _ZEROS.finditer(committed, at, beyond)]
-        for low, high in new:
-            committed[low:high] = b"\1" * (high - low)
-        return new
-
-    def undo(self, new: Iterable[Run]) -> None:
-        """Note that the granules in *new*, of the last use, have no block in use after all."""
-        for first, end in new:
-            self.committed[first:end] = bytes(end - first)
-
-    def unuse(self, used: bytearray, first: int, end: int) -> _Gone:
-        """Return which granules have no block in use any more, after some were freed.
-
-        Args:
-            used: A byte for each block, 0 while it is free.
-            first: The first block that was freed.
-            end: The one after the last.
-        """
-        committed, size, granule = self.committed, self.block_bytes, self._granule
-        places = self._places
-        if places is None:
-            first = first * size // granule * granule // size
-            end = -(-(-(-end * size // granule) * granule) // size)
-        else:
-            first = bisect_left(places, places[first], 0, first)
-            last = places[end - 1]
-            while places[-1] == last:
-                self._place(places, len(places) + 1)
-            end = bisect_right(places, last, end - 1)
-        if end > len(used):
-            used.extend(bytes(end))
-        if 0 < self.filling <= _FEW_A_GRANULE:
-            return self._unuse_all(used[first:end].translate(_IS_USED), first // self.filling)
-        gone: list[Run] = []
-        while (first := used.find(self._all_free, first, end)) >= 0:
-            found = _ZEROS.match(used, first, end)
-            beyond = found.end() if found else end
-            if places is None:
-                low, high = -(-first * size // granule), beyond * size // granule
-            else:
-                low, high = places[first - 1] + 1 if first else 0, places[beyond]
-            gone += [found.span() for found in _ONES.finditer(committed, low, high)]
-            first = beyond
-        self.undo(gone)
-        return sum([end - first for first, end in gone]), len(gone), gone
-
-    def _unuse_all(self, used: bytearray, first: int) -> _Gone:
-        """Do so from granule *first*, whose blocks and all until the last are in *used*, as 0 or 1."""
-        filling, committed = self.filling, self.committed
-        count = len(used) // filling
-        full = 0  # a byte for each granule
-        for at in range(filling):
-            full |= int.from_bytes(used[at::filling], "little")
-        old = int.from_bytes(committed[first : first + count], "little")
-        gone = old & ~full
-        committed[first : first + count] = full.to_bytes(count, "little")
-        runs = _ONES.finditer(gone.to_bytes(count, "little"))
-        spans = ((first + low, first + high) for low, high in map(re.Match.span, runs))
-        return gone.bit_count(), (gone & ~(gone << 8)).bit_count(), spans
-
-    def _place(self, places: list[int], blocks: int) -> None:
-        """Find the granules of the first *blocks*, and of those that lie with the last."""
-        granules, nbytes = self._granules, self.block_bytes
-        most = self._granule // nbytes  # whole ones in a granule
-        while len(places) < blocks:
-            first, count = len(places), most
-            at = granules(nbytes, first + 1) - 1
-            while granules(nbytes, first + count) - 1 > at:
-                count -= 1
-            beyond = places[-1] + 1 if places else 0
-            if at > beyond:
-                self.committed.extend(bytes(at))
-                self.committed[beyond:at] = b"\2" * (at - beyond)
-            places += [at] * count
-
-
-class ClassUse:
-    """The free blocks of one class, and its pools.
+    What *taken* blocks look like, and the granules *found*, is its own matter.
 
     Attributes:
         kind: The class.
         block_bytes: Bytes of one block in every pool together.
-        pools: Its pools.
-        low: No block below it is free.
+        most: Granules that a block commits at most, in all pools together.
+        low: Before it nothing is free.
     """
 
-    def __init__(self, kind: BlockClass, granule: int, granules: Granules) -> None:
-        self.kind = kind
-        self.block_bytes = kind.block_bytes
-        self.pools = [PoolUse(pool, granule, granules) for pool in kind.pools]
-        # A byte for each block that was ever in use, and more: 0 while it is free. To search bytes is
-        # fast: what is taken at once is free blocks here and there, and has a mark of its own so that
-        # taking and giving it back is one replacement. There are few marks; 1 is of what is listed.
-        self._used = bytearray(_FIRST_BLOCKS)
-        self._marks = list(range(2, 256))
-        self.low = 0
+    kind: BlockClass
+    block_bytes: int
+    most: int
+    low: int
 
-    def take(self, count: int, *, listed: bool = False) -> list[Stretch]:
-        """Take the lowest *count* blocks.
+    def place(self, at: int, blocks: int) -> int:
+        """Place the pools, for *blocks* each, one after the other from *at* on; where the last ends."""
 
-        Args:
-            count: How many.
-            listed: Do not use up a mark, as they are kept for long.
+    def take(self, count: int, *, listed: bool = False) -> Any:
+        """Take the lowest *count* blocks; *listed* if they are kept for long."""
+
+    def use(self, low: int, taken: Sequence[Any], /) -> tuple[int, int, Any]:
+        """Return how many granules *taken*, all since *low*, commit, in how many spans, and those."""
+
+    def undo(self, found: Any) -> None:
+        """Undo the last :meth:`use`."""
+
+    def add(self, taken: Any, count: int, most: int) -> tuple[int, int] | None:
+        """Add the lowest *count* blocks to *taken*, unless they commit more than *most* granules.
+
+        Returns:
+            How many they commit, and in how many spans.
         """
-        used, low = self._used, self.low
-        if not count:
-            return []
-        if listed or count < _FEW_BLOCKS or not self._marks:
-            return self._take_listed(count)
-        mark = self._marks.pop()
-        window = 4 * count + len(_MARKS) * 16
-        while True:
-            piece = used[low : low + window].replace(b"\0", _MARKS[mark], count)
-            if piece.count(mark) == count:
-                break
-            if low + window > len(used):
-                used.extend(bytes(len(used)))
-            window *= 2
-        end = self.low = low + piece.rfind(mark) + 1
-        used[low:end] = piece[: end - low]
-        return [(low, end, mark)]
 
-    def _take_listed(self, count: int) -> list[Stretch]:
-        used, runs = self._used, []
-        end = self.low
-        while count:
-            first = used.find(0, end)
-            if first < 0:
-                first = len(used)
-                used.extend(bytes(max(first, count)))
-            end = first + 1
-            if count > 1:
-                found = _ZEROS.match(used, first, first + count)
-                end = found.end() if found else end
-            used[first:end] = b"\1" * (end - first)
-            runs.append((first, end, 1))
-            count -= end - first
-        self.low = end
-        return runs
+    def take_each(self, takers: Iterable[Any]) -> Iterable[tuple[int, int, int]]:
+        """Add the lowest block to each of *takers* in turn.
 
-    def take_each(self, takers: Iterable[list[Stretch]]) -> Iterator[tuple[int, int, int]]:
-        """Take the lowest block for each of *takers* in turn.
-
-        Yields:
-            For each taker that commits memory: its number, the granules and the spans.
+        Returns:
+            The number of each that commits memory, how many granules and in how many spans.
         """
-        used, low = self._used, self.low
-        first = self.pools[0]
-        filling = 0 if self.pools[1:] else first.filling
-        committed = first.committed
-        for number, blocks in enumerate(takers):
-            block = used.find(0, low)
-            if block < 0:
-                block = len(used)
-                used.extend(bytes(block))
-            used[block] = 1
-            low = block + 1
-            blocks.append((block, low, 1))
-            if filling and block < filling * len(committed) and committed[block // filling]:
-                continue
-            granules = calls = 0
-            for pool in self.pools:
-                for at, end in pool.use(block, low):
-                    granules += pool.count * (end - at)
-                    calls += pool.count
-            if granules:
-                yield number, granules, calls
-        self.low = low
 
-    def give(self, blocks: Iterable[Stretch]) -> None:
-        """Give back *blocks*, whose granules are not committed, or stay committed."""
-        used, lowest = self._used, self.low
-        for first, end, mark in blocks:
-            if end - first == 1:
-                used[first] = 0
-            elif mark == 1:
-                used[first:end] = bytes(end - first)
-            else:
-                used[first:end] = used[first:end].replace(_MARKS[mark], b"\0")
-                self._marks.append(mark)
-            lowest = min(lowest, first)
-        self.low = lowest
+    def join(self, taken: Any, more: Any) -> None:
+        """Add the blocks *more* to *taken*."""
 
-    def free(self, blocks: Sequence[Stretch]) -> list[tuple[PoolUse, _Gone]]:
-        """Give back blocks; return the granules of each pool that have none in use any more."""
-        if not blocks:
-            return []
-        self.give(blocks)
-        first, end = min(blocks)[0], max([end for _, end, _ in blocks])
-        return [(pool, pool.unuse(self._used, first, end)) for pool in self.pools]
+    def give(self, taken: Any) -> None:
+        """Give back blocks, the granules of which are not committed."""
+
+    def release(self, taken: Any) -> tuple[int, int, Any]:
+        """Give back blocks; how many granules have none in use any more, in how many spans, those."""
+
+    def spans(self, found: Any) -> Iterator[Piece]:
+        """Yield where the granules *found* lie."""
 
     @property
     def all_free(self) -> bool:
         """Whether no block is in use."""
-        return self._used.count(0) == len(self._used)
 
 
 class PoolStore(PrefixStore):
@@ -306,7 +101,7 @@ class PoolStore(PrefixStore):
         self,
         classes: tuple[BlockClass, ...],
         granule: int,
-        granules: Granules,
+        granules: Callable[[int, int], int],
         account: Account,
         *,
         prefix_tokens: int,
@@ -314,7 +109,9 @@ class PoolStore(PrefixStore):
         keep: bool = False,
     ) -> None:
         super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
-        self._classes = [ClassUse(kind, granule, granules) for kind in classes]
+        self._classes: list[Blocks] = [
+            BlockMasks.of(kind, granule) or BlockFlags(kind, granule, granules) for kind in classes
+        ]
         self._granule = granule
         self._steps: dict[tuple[int, int], Growth] = {}
         self._prefix_sizes: list[int] = []  # by number of blocks
@@ -322,11 +119,7 @@ class PoolStore(PrefixStore):
         at = 0
         for each in self._classes:
             # Blocks in use lie in committed bytes of their own, so the budget bounds their number.
-            most = account.budget // each.block_bytes + 1
-            for pool in each.pools:
-                pool.base = at
-                pool.size = pool.granules(most) * granule
-                at += pool.count * pool.size
+            at = each.place(at, account.budget // each.block_bytes + 1)
         #: Address space of all pools.
         self.reserve_bytes = max(at, granule)
         account.reserve(0, self.reserve_bytes, "block pools")
@@ -353,12 +146,7 @@ class PoolStore(PrefixStore):
                 each.take(each.kind.blocks(tokens) - each.kind.full_blocks(shared))
                 for each in self._classes
             ]
-            taken = own
-            if new:
-                taken = [list(runs) for runs in own]
-                for node in new:
-                    for runs, more in zip(taken, node.blocks, strict=True):
-                        runs.extend(more)
+            taken = [[blocks, *(node.blocks[at] for node in new)] for at, blocks in enumerate(own)]
             if self._commit(list(zip(self._classes, lows, taken, strict=True)), None):
                 break
             if not self._make_room():
@@ -380,8 +168,8 @@ class PoolStore(PrefixStore):
                     return False
                 taken = self._take_lowest(lacks)
                 if self._commit(taken, slack_ns):
-                    for (at, _), (_, _, runs) in zip(lacks, taken, strict=True):
-                        seq.blocks[at] += runs
+                    for (at, _), (each, _, blocks) in zip(lacks, taken, strict=True):
+                        each.join(seq.blocks[at], blocks[0])
                     break
                 if not self._make_room():
                     return False
@@ -392,7 +180,7 @@ class PoolStore(PrefixStore):
         return True
 
     def take_now(
-        self, seq: RunningSequence, lacks: Iterable[tuple[int, int]], room: int
+        self, seq: RunningSequence, lacks: Sequence[tuple[int, int]], room: int
     ) -> tuple[int, int] | None:
         """Take the blocks that *seq* *lacks*, without the account and without real memory.
 
@@ -400,15 +188,31 @@ class PoolStore(PrefixStore):
             The bytes to commit, and in how many spans; ``None``, and nothing done, if they are more
             than *room*.
         """
-        taken = self._take_lowest(lacks)
-        found = self._use(taken, room)
-        if found is None:
+        classes, granule, held = self._classes, self._granule, seq.blocks
+        if not held:
+            held = seq.blocks = [each.take(0) for each in classes]
+        if len(lacks) == 1:
+            (at, count), *_ = lacks
+            added = classes[at].add(held[at], count, room // granule)
+            return added and (added[0] * granule, added[1])
+        taken = []
+        nbytes = calls = 0
+        for at, count in lacks:
+            each = classes[at]
+            low = each.low
+            blocks = each.take(count)
+            granules, spans, found = each.use(low, (blocks,))
+            nbytes += granules * granule
+            calls += spans
+            taken.append((at, each, blocks, found))
+        if nbytes > room:
+            for _, each, blocks, found in taken:
+                each.undo(found)
+                each.give(blocks)
             return None
-        if not seq.blocks:
-            seq.blocks = [[] for _ in self._classes]
-        for (at, _), (_, _, runs) in zip(lacks, taken, strict=True):
-            seq.blocks[at] += runs
-        return found[0], found[1]
+        for at, each, blocks, _ in taken:
+            each.join(held[at], blocks)
+        return nbytes, calls
 
     def take_each(
         self, sequences: Iterable[RunningSequence], at: int
@@ -435,19 +239,16 @@ class PoolStore(PrefixStore):
 
     def most(self, step: Growth) -> int:
         """Return the bytes that *step* commits at most."""
-        granules = [
-            count * sum(pool.count * pool.most for pool in self._classes[at].pools)
-            for at, count in step.lacks
-        ]
-        return sum(granules) * self._granule or 1
+        granules = sum(count * self._classes[at].most for at, count in step.lacks)
+        return granules * self._granule or 1
 
     def drop(self, seq: RunningSequence) -> None:
         """Give back the blocks of *seq*, and those that no other sequence shares."""
         gone, nbytes = seq.blocks, seq.own_bytes
         for node in self._leave(seq):
             nbytes += self._node_bytes(node)
-            for runs, more in zip(gone, node.blocks, strict=True):
-                runs.extend(more)
+            for each, blocks, more in zip(self._classes, gone, node.blocks, strict=True):
+                each.join(blocks, more)
         self._account.own(-nbytes)
         self._free(gone)
         seq.blocks, seq.own_bytes, seq.backed = [], 0, 0
@@ -471,7 +272,7 @@ class PoolStore(PrefixStore):
             sizes.append(sum(e.block_bytes * e.kind.full_blocks(tokens) for e in self._classes))
         return sizes[blocks], sizes[blocks]
 
-    def _node_blocks(self, each: ClassUse, depth: int) -> int:
+    def _node_blocks(self, each: Blocks, depth: int) -> int:
         full_blocks, tokens = each.kind.full_blocks, self._prefix_tokens
         return full_blocks((depth + 1) * tokens) - full_blocks(depth * tokens)
 
@@ -516,37 +317,28 @@ class PoolStore(PrefixStore):
         for at, count in lacks:
             each = self._classes[at]
             low = each.low
-            taken.append((each, low, each.take(count)))
+            taken.append((each, low, [each.take(count)]))
         return taken
 
     # ---- granules ---------------------------------------------------------------------------
 
-    def _use(
-        self, taken: Sequence[_Taken], room: int
-    ) -> tuple[int, int, list[tuple[PoolUse, list[Run]]]] | None:
+    def _use(self, taken: Sequence[_Taken], room: int) -> tuple[int, int, list[Any]] | None:
         """Use the blocks *taken*; give all back and return ``None`` if they commit more than *room*.
 
         Returns:
-            The bytes to commit, in how many spans, and the granules.
+            The bytes to commit, in how many spans, and the granules of each class.
         """
-        new: list[tuple[PoolUse, list[Run]]] = []
-        granules = calls = 0
-        for each, low, _ in taken:
-            if each.low > low:
-                for pool in each.pools:
-                    found = pool.use(low, each.low)
-                    if found:
-                        new.append((pool, found))
-                        granules += pool.count * sum([end - first for first, end in found])
-                        calls += pool.count * len(found)
-        nbytes = granules * self._granule
+        new = [each.use(low, blocks) for each, low, blocks in taken]
+        nbytes = self._granule * sum([granules for granules, _, _ in new])
+        found = [(each, runs) for (each, _, _), (_, _, runs) in zip(taken, new, strict=True)]
         if nbytes <= room:
-            return nbytes, calls, new
+            return nbytes, sum([calls for _, calls, _ in new]), found
         self._lacks = nbytes - room
-        for pool, found in new:
-            pool.undo(found)
-        for each, _, runs in taken:
-            each.give(runs)
+        for each, runs in found:
+            each.undo(runs)
+        for each, _, given in taken:
+            for blocks in given:
+                each.give(blocks)
         return None
 
     def _commit(self, taken: Sequence[_Taken], slack_ns: int | None) -> bool:
@@ -560,30 +352,24 @@ class PoolStore(PrefixStore):
             account.commit(0, nbytes, calls, self._spans(new), slack_ns)
         return True
 
-    def give(
-        self, given: list[list[Stretch]]
-    ) -> tuple[int, int, list[tuple[PoolUse, Iterable[Run]]]]:
+    def give(self, given: Sequence[Any]) -> tuple[int, int, list[tuple[Blocks, Any]]]:
         """Give back blocks; return the bytes, spans and granules that have none in use any more."""
-        found: list[tuple[PoolUse, Iterable[Run]]] = []
         freed = calls = 0
+        found = []
         for each, blocks in zip(self._classes, given, strict=True):
-            for pool, (granules, spans, gone) in each.free(blocks):
-                freed += pool.count * granules
-                calls += pool.count * spans
-                found.append((pool, gone))
+            granules, spans, gone = each.release(blocks)
+            freed += granules
+            calls += spans
+            found.append((each, gone))
         return freed * self._granule, calls, found
 
-    def _free(self, gone: list[list[Stretch]]) -> None:
+    def _free(self, gone: Sequence[Any]) -> None:
         """Give back blocks, and release the granules that have none in use any more."""
         nbytes, calls, found = self.give(gone)
         if nbytes:
             self._account.release(0, nbytes, calls, self._spans(found))
 
-    def _spans(self, found: Sequence[tuple[PoolUse, Iterable[Run]]]) -> Iterator[Piece]:
-        granule = self._granule
-        for pool, gone in found:
-            runs = list(gone)
-            for index in range(pool.count):
-                at = pool.base + index * pool.size
-                for first, end in runs:
-                    yield at + first * granule, (end - first) * granule
+    @staticmethod
+    def _spans(found: Sequence[tuple[Blocks, Any]]) -> Iterator[Piece]:
+        for each, granules in found:
+            yield from each.spans(granules)

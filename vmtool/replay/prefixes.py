@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-#: Blocks from the first to the end that were taken with one mark; all of them if that is 1.
-Stretch: TypeAlias = tuple[int, int, int]
 
 
 class Node:
@@ -33,7 +30,7 @@ class Node:
         self.users = 0
         self.children: dict[int, Node] = {}
         self.arena = 0
-        self.blocks: list[list[Stretch]] = []
+        self.blocks: list[Any] = []
 
 
 class Prefixes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.prefixes import Node, Stretch
+    from vmtool.replay.prefixes import Node
 
 
 class RunningSequence:
@@ -60,7 +60,7 @@ class RunningSequence:
         self.own_bytes = self.arena = self.hit_tokens = 0
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
-        self.blocks: list[list[Stretch]] = []
+        self.blocks: list[Any] = []
 
     def begin(self, now: int, prefill_ns: int, step_ns: int) -> None:
         """Begin a segment, whose first step is after *prefill_ns*."""

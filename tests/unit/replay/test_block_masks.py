@@ -1,0 +1,93 @@
+"""Blocks as bits of integers, compared with a byte for each block."""
+
+from math import lcm
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vmtool.kv.packing.block_pools import BlockClass, BlockPool
+from vmtool.kv.packing.entry_counts import EntryCount
+from vmtool.replay.block_flags import BlockFlags
+from vmtool.replay.block_masks import BlockMasks
+
+GRANULE = 96
+
+
+@st.composite
+def blocks_both_ways(draw):
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 8, 16, 32, 48, 96]), min_size=1, max_size=3))
+    pools = [BlockPool(draw(st.integers(1, 2)), size, drops_straddling=False) for size in sizes]
+    kind = BlockClass(tuple(pools), EntryCount(), 1)
+    section = lcm(*[GRANULE // size for size in sizes]) * draw(st.integers(1, 40))
+    both = BlockMasks(kind, GRANULE, section), BlockFlags(kind, GRANULE, lambda size, n: 0)
+    assert len({each.place(GRANULE, 5000) for each in both}) == 1
+    return both
+
+
+def same(both, found):
+    """Return what both found; their spans are the same too."""
+    first, second = found
+    assert first[:2] == second[:2]
+    assert [*both[0].spans(first[2])] == [*both[1].spans(second[2])]
+    return first
+
+
+@settings(max_examples=150)
+@given(blocks_both_ways(), st.data())
+def test_they_commit_and_release_what_bytes_say(both, data):
+    held, committed = [], 0
+    count = st.one_of(st.integers(1, 9), st.integers(1, 200))
+    for _ in range(data.draw(st.integers(1, 25))):
+        what = data.draw(st.sampled_from(["use", "add", "each", "each", "release", "release"]))
+        if what == "use":
+            counts = data.draw(st.lists(count, min_size=1, max_size=3))
+            lows = [each.low for each in both]
+            taken = [[each.take(n) for n in counts] for each in both]
+            found = [e.use(low, parts) for e, low, parts in zip(both, lows, taken, strict=True)]
+            granules, _, _ = same(both, found)
+            if data.draw(st.integers(0, 3)):
+                held += zip(*taken, strict=True)
+                committed += granules
+            else:
+                for each, parts, (_, _, new) in zip(both, taken, found, strict=True):
+                    each.undo(new)
+                    for part in parts:
+                        each.give(part)
+        elif what == "add":
+            if not held or data.draw(st.booleans()):
+                held.append(tuple(each.take(0) for each in both))
+            mine = data.draw(st.sampled_from(held))
+            more, most = data.draw(count), data.draw(st.integers(0, 30))
+            added = [e.add(part, more, most) for e, part in zip(both, mine, strict=True)]
+            assert added[0] == added[1]
+            committed += added[0][0] if added[0] else 0
+        elif what == "each":
+            numbers = data.draw(st.lists(st.integers(0, 99), max_size=40)) if held else []
+            takers = [held[number % len(held)] for number in numbers]
+            found = [[*e.take_each([t[at] for t in takers])] for at, e in enumerate(both)]
+            assert found[0] == found[1]
+            committed += sum(granules for _, granules, _ in found[0])
+        elif held:
+            mine = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            if held and data.draw(st.booleans()):  # with what another had
+                for each, part, more in zip(both, mine, held.pop(), strict=True):
+                    each.join(part, more)
+            committed -= same(both, [e.release(p) for e, p in zip(both, mine, strict=True)])[0]
+        assert committed >= 0
+        assert both[0].all_free is both[1].all_free
+    for mine in held:
+        committed -= same(both, [e.release(part) for e, part in zip(both, mine, strict=True)])[0]
+    assert committed == 0
+    assert both[0].all_free
+
+
+def test_blocks_that_cross_an_edge_are_kept_as_bytes():
+    def pools(*sizes):
+        return BlockClass(
+            tuple(BlockPool(1, n, drops_straddling=False) for n in sizes), EntryCount(), 1
+        )
+
+    assert BlockMasks.of(pools(32, 48), GRANULE)
+    assert BlockMasks.of(pools(32, 36), GRANULE) is None
+    assert BlockMasks.of(pools(2 * GRANULE), GRANULE) is None
+    assert BlockMasks.of(pools(1), 1 << 20) is None  # a section would have a million blocks

@@ -1,0 +1,344 @@
+"""The free blocks of a class as bits of integers, where granules hold whole numbers of blocks."""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from vmtool.kv.packing.block_pools import BlockClass, BlockPool
+    from vmtool.replay.account import Piece
+
+    #: Blocks or granules: bits by the number of the section that they lie in.
+    Masks: TypeAlias = dict[int, int]
+    _Found: TypeAlias = list[tuple["PoolMasks", Masks]]
+
+#: About so many blocks are the bits of one integer: operations on fewer take as long.
+_SECTION: Final = 2048
+#: The most, where pools with granules of different numbers of blocks need more.
+_LONGEST: Final = 1 << 16
+#: From so few bits more or less on they are added or removed one by one.
+_NEAR: Final = 4
+
+
+class PoolMasks:
+    """Which granules of a pool are committed: those with a block in use.
+
+    Args:
+        pool: The pool.
+        filling: Blocks of a granule.
+        section: Blocks of a section, a multiple of them.
+
+    Attributes:
+        count: How many pools there are, all alike.
+        filling: As given.
+        tops: The last block of each granule of a section, as bits.
+        below: All others.
+        busy: For each section the last blocks of granules that are committed.
+    """
+
+    def __init__(self, pool: BlockPool, filling: int, section: int) -> None:
+        self.count = pool.count
+        self.filling = filling
+        blocks = (1 << section) - 1
+        self.tops = blocks // ((1 << filling) - 1) << (filling - 1)
+        self.below = blocks ^ self.tops
+        self.busy: list[int] = []
+        self._section = section
+        self._base = self._size = 0
+
+    def place(self, base: int, size: int) -> None:
+        """Let the first pool begin at *base*, and each be of *size* bytes."""
+        self._base, self._size = base, size
+
+    def all_blocks(self, tops: int) -> int:
+        """Return all blocks of the granules whose last ones are *tops*."""
+        return (tops << 1) - (tops >> (self.filling - 1))
+
+    def runs(self, found: Masks) -> int:
+        """Return how many runs of neighbours the granules *found* are, by their last blocks."""
+        first, last = 1 << (self.filling - 1), 1 << (self._section - 1)
+        runs = 0
+        for at, tops in found.items():
+            runs += tops.bit_count() - (tops & (tops << self.filling)).bit_count()
+            if tops & first and found.get(at - 1, 0) & last:
+                runs -= 1
+        return runs
+
+    def spans(self, found: Masks, granule: int) -> Iterator[Piece]:
+        """Yield where the granules *found* lie, a run of them at a time."""
+        runs: list[list[int]] = []
+        for at, tops in sorted(found.items()):
+            left, first = tops, at * (self._section // self.filling) - 1
+            while left:
+                number = first + (left & -left).bit_length() // self.filling
+                left &= left - 1
+                if runs and runs[-1][1] == number:
+                    runs[-1][1] += 1
+                else:
+                    runs.append([number, number + 1])
+        for index in range(self.count):
+            base = self._base + index * self._size
+            for number, end in runs:
+                yield base + number * granule, (end - number) * granule
+
+
+class BlockMasks:
+    """The free blocks of one class, and its pools, whose granules hold whole blocks only.
+
+    Only numbers of granules and their runs are worked out, many blocks at once: free blocks are bits
+    of integers, each for a *section* of all blocks, and what a sequence has is bits as well.
+
+    Args:
+        kind: The class.
+        granule: In bytes.
+        section: Blocks of a section.
+
+    Attributes:
+        kind: As given.
+        block_bytes: Bytes of one block in every pool together.
+        most: Granules that a block commits at most, in all pools together.
+        low: No section before it has a free block.
+    """
+
+    def __init__(self, kind: BlockClass, granule: int, section: int) -> None:
+        self.kind = kind
+        self.block_bytes = kind.block_bytes
+        self.most = sum(pool.count for pool in kind.pools)
+        self.low = 0
+        self._granule = granule
+        self._all = (1 << section) - 1
+        self._pools = [PoolMasks(pool, granule // pool.block_bytes, section) for pool in kind.pools]
+        self._free: list[int] = []
+        self._idle: list[int] = []  # those of them that commit a granule
+        self._extend()
+
+    @classmethod
+    def of(cls, kind: BlockClass, granule: int) -> BlockMasks | None:
+        """Return them, or ``None`` where blocks don't fill granules, or alike too seldom."""
+        if any(granule % pool.block_bytes for pool in kind.pools):
+            return None
+        least = lcm(*[granule // pool.block_bytes for pool in kind.pools])
+        if least > _LONGEST:
+            return None
+        return cls(kind, granule, least * max(_SECTION // least, 1))
+
+    def place(self, at: int, blocks: int) -> int:
+        """Place the pools, for *blocks* each, one after the other from *at* on; where the last ends."""
+        for pool in self._pools:
+            size = -(-blocks // pool.filling) * self._granule
+            pool.place(at, size)
+            at += pool.count * size
+        return at
+
+    @property
+    def all_free(self) -> bool:
+        """Whether no block is in use."""
+        return self._free.count(self._all) == len(self._free)
+
+    def spans(self, found: _Found) -> Iterator[Piece]:
+        """Yield where the granules *found* lie."""
+        for pool, masks in found:
+            yield from pool.spans(masks, self._granule)
+
+    # ---- take -----------------------------------------------------------------------------------
+
+    def take(self, count: int, *, listed: bool = False) -> Masks:  # noqa: ARG002 - no matter here
+        """Take the lowest *count* blocks."""
+        taken = {}
+        free, at = self._free, self.low
+        while count:
+            if at == len(free):
+                self._extend()
+            mask = free[at]
+            found = mask.bit_count()
+            if found > count:
+                taken[at] = lowest = _lowest(mask, count)
+                free[at] = mask ^ lowest
+                break
+            if found:
+                taken[at] = mask
+                free[at] = 0
+                count -= found
+            at += 1
+        self.low = at
+        return taken
+
+    def use(self, _low: int, taken: Iterable[Masks]) -> tuple[int, int, _Found]:
+        """Return how many granules the blocks *taken* commit, in how many spans, and those."""
+        free, idle, found = self._free, self._idle, []
+        for masks in taken:
+            for at, mask in masks.items():
+                if mask & idle[at]:  # those of all that are taken are found at once
+                    found += self._update(at, free[at])
+        return self._sum(found) if found else (0, 0, found)
+
+    def undo(self, found: _Found) -> None:
+        """Note that the granules *found*, of the last use, have no block in use after all."""
+        for pool, masks in found:
+            for at, tops in masks.items():
+                pool.busy[at] ^= tops
+                self._idle[at] |= pool.all_blocks(tops)
+
+    def add(self, masks: Masks, count: int, most: int) -> tuple[int, int] | None:
+        """Add the lowest *count* blocks to *masks*, unless they commit more than *most* granules.
+
+        Returns:
+            How many they commit, and in how many spans.
+        """
+        free, idle, at = self._free, self._idle, self.low
+        if count > 1:
+            taken = self.take(count)
+            granules, calls, found = self.use(at, (taken,))
+            if granules > most:
+                self.undo(found)
+                self.give(taken)
+                return None
+            if masks:
+                self.join(masks, taken)
+            else:
+                masks.update(taken)
+            return granules, calls
+        while at == len(free) or not (mask := free[at]):
+            if at == len(free):
+                self._extend()
+            else:
+                at += 1
+        self.low = at
+        rest = mask & (mask - 1)
+        block = mask ^ rest
+        granules = calls = 0
+        if block & idle[at]:
+            granules, calls, found = self._sum(self._update(at, rest))
+            if granules > most:
+                self.undo(found)
+                return None
+        free[at] = rest
+        masks[at] = masks.get(at, 0) | block
+        return granules, calls
+
+    def take_each(self, takers: Iterable[Masks]) -> list[tuple[int, int, int]]:
+        """Add the lowest block to each of *takers* in turn.
+
+        Returns:
+            The number of each that commits memory, how many granules and in how many spans.
+        """
+        free, at = self._free, self.low
+        if at == len(free):
+            self._extend()
+        mask, idle = free[at], self._idle[at]
+        found = []
+        for number, masks in enumerate(takers):
+            while not mask:
+                free[at] = 0
+                at += 1
+                if at == len(free):
+                    self._extend()
+                mask, idle = free[at], self._idle[at]
+            rest = mask & (mask - 1)
+            block = mask ^ rest
+            masks[at] = masks.get(at, 0) | block
+            mask = rest
+            if block & idle:
+                granules, calls, _ = self._sum(self._update(at, mask))
+                found.append((number, granules, calls))
+                idle = self._idle[at]
+        free[at], self.low = mask, at
+        return found
+
+    # ---- give -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def join(masks: Masks, more: Masks) -> None:
+        """Add the blocks *more* to *masks*."""
+        for at, mask in more.items():
+            masks[at] = masks.get(at, 0) | mask
+
+    def give(self, masks: Masks) -> None:
+        """Give back blocks, whose granules are not committed, or stay committed."""
+        free = self._free
+        for at, mask in masks.items():
+            free[at] |= mask
+        self.low = min(self.low, *masks, self.low)
+
+    def release(self, masks: Masks) -> tuple[int, int, _Found]:
+        """Give back blocks; how many granules have none in use any more, in how many spans, those."""
+        free, blocks, low = self._free, self._all, self.low
+        found: _Found = []
+        pool, *others = self._pools
+        below, tops, busy = pool.below, pool.tops, pool.busy
+        for at, mask in masks.items():
+            free[at] = now = free[at] | mask
+            if at < low:  # noqa: PLR1730 - min() takes longer
+                low = at
+            used = now ^ blocks
+            if (((used & below) + below) | used) & tops != busy[at] or others:
+                found += self._update(at, now)
+        self.low = low
+        return self._sum(found) if found else (0, 0, found)
+
+    # ---- granules -------------------------------------------------------------------------------
+
+    def _update(self, at: int, free: int) -> _Found:
+        """Find out what is committed in section *at*, now that *free* is free; what has changed."""
+        used, idle = free ^ self._all, 0
+        found: _Found = []
+        for pool in self._pools:
+            # The sum carries into the last block of a granule where one below it is in use.
+            busy = (((used & pool.below) + pool.below) | used) & pool.tops
+            if busy != pool.busy[at]:
+                found.append((pool, {at: busy ^ pool.busy[at]}))
+                pool.busy[at] = busy
+            idle |= pool.all_blocks(busy ^ pool.tops)
+        self._idle[at] = idle
+        return found
+
+    def _sum(self, found: _Found) -> tuple[int, int, _Found]:
+        """Return how many granules *found* are, in how many spans, and all sections of each pool."""
+        if len(found) > 1:
+            joined: dict[PoolMasks, Masks] = {}
+            for pool, masks in found:
+                joined.setdefault(pool, {}).update(masks)
+            found = list(joined.items())
+        granules = calls = 0
+        for pool, masks in found:
+            granules += pool.count * sum([tops.bit_count() for tops in masks.values()])
+            calls += pool.count * pool.runs(masks)
+        return granules, calls, found
+
+    def _extend(self) -> None:
+        """Add a section, all of whose blocks are free."""
+        self._free.append(self._all)
+        self._idle.append(self._all)
+        for pool in self._pools:
+            pool.busy.append(0)
+
+
+def _lowest(mask: int, count: int) -> int:
+    """Return the lowest *count* bits of *mask*, which has more."""
+    left, width, below = mask, mask.bit_length(), 0
+    at = width * count // mask.bit_count()
+    while True:
+        part = left & ((1 << at) - 1)
+        more = count - part.bit_count()
+        if more > _NEAR:
+            count = more
+            left >>= at
+            below += at
+            width -= at
+        elif more < -_NEAR:
+            left, width = part, at
+        else:
+            break
+        at = width // 2
+    rest = left ^ part
+    while more > 0:
+        rest &= rest - 1
+        more -= 1
+        part = left ^ rest
+    while more < 0:
+        part ^= 1 << (part.bit_length() - 1)
+        more += 1
+    return part << below | mask & ((1 << below) - 1)
