@@ -144,6 +144,18 @@ def test_a_filter_that_refuses_pipes_is_no_limit_of_tasks(vmtool_child, code, sy
 
 
 @linux
+@pytest.mark.parametrize("command", [("limits", "mappings"), ("guards",)])
+def test_attempts_are_refused_where_no_files_are_left_for_their_processes(vmtool_child, command):
+    before = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9))"
+    command = (*command, "--method", "fixed")
+    ran = vmtool_child(*command, before=before)
+    assert ran.code == 5
+    assert "each attempt needs a process of its own, and none can be started" in ran.stderr
+    assert "cause: RLIMIT_NOFILE is 9, " in ran.stderr
+    assert vmtool_child(*command, before=before.replace("9", "20")).code == 0
+
+
+@linux
 def test_heaps_of_threads_leave_room_for_the_stacks_of_others(vmtool_child):
     """The C library would take 64 MiB of addresses for each thread, which no plan counts."""
     limits = (

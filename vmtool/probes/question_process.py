@@ -40,6 +40,7 @@ from vmtool.memory.children import end_child, prepare_child, signal_name, start_
 from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.governor import Tier
+from vmtool.memory.rlimits import how_to_raise
 from vmtool.results.limits import ADDS_NONE
 from vmtool.units import MIB, align_up
 
@@ -60,6 +61,9 @@ _PART: Final = 4096
 _TIMEOUT_S: Final = 60
 _DEVICE_TIMEOUT_S: Final = 600
 _TURN_S: Final = 0.1
+#: Files that are open while a process starts: both ends of three pipes, and of one of Python's own,
+#: less the folder that is open while they are counted.
+_DESCRIPTORS: Final = 7
 _HEADROOM: Final = 64
 #: Addresses that this process keeps for itself.
 _OWN_ADDRESSES: Final = 8 * MIB
@@ -113,7 +117,7 @@ def ask(
     if stopping():
         return None
     before = read_facts()
-    _refuse_without_tasks(before)
+    _refuse_without_process(before)
     # A device is filled handle by handle, which takes half a minute where it is large.
     timeout_s = _TIMEOUT_S if device_ordinal(backing) is None else _DEVICE_TIMEOUT_S
     child = start_child("vmtool.probes.question_process", question, backing, method, str(number))
@@ -139,14 +143,19 @@ def ask(
     return Answer(None, 0, error, number, cause)
 
 
-def _refuse_without_tasks(facts: MachineFacts) -> None:
-    found = tasks_left(facts)
-    if found is not None and not found[0]:
-        _, words, remedy = found
+def _refuse_without_process(facts: MachineFacts) -> None:
+    left = tasks_left(facts)
+    found = None if left is None or left[0] else left[1:]
+    limit, used = facts.limits.descriptors, facts.limits.descriptors_used
+    soft = None if limit is None else limit.soft
+    if soft is not None and used is not None and soft - used < _DESCRIPTORS:
+        words = f"RLIMIT_NOFILE is {soft:,}, {used:,} files are open"
+        found = words, how_to_raise("RLIMIT_NOFILE", limit=limit)
+    if found is not None:
         raise RefusedError(
             "each attempt needs a process of its own, and none can be started",
-            cause=words,
-            hint=remedy,
+            cause=found[0],
+            hint=found[1],
         )
 
 
