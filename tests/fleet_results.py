@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import stored_runs
 
-from vmtool.documents import encode
+from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.check_outcomes import Check, CheckOutcome

@@ -9,7 +9,7 @@ import jsonschema
 
 from vmtool.cli.schema import json_schema
 from vmtool.compare.run_sets import StoredRun, set_of
-from vmtool.documents import encode
+from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.document_kinds import DOCUMENTS, document_of

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import plain
 from vmtool.errors import CallError, RefusedError, UnavailableError
+from vmtool.json_documents import plain
 from vmtool.machine.doctor.examine import examine
 from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.preflight import check as check_plan

@@ -17,7 +17,7 @@ from stored_runs import described, gaussian, method, run
 
 from vmtool.cli.stress import command
 from vmtool.cli.stress_options import PATTERNS as OFFERED
-from vmtool.documents import decode
+from vmtool.json_documents import decode
 from vmtool.machine import read_facts
 from vmtool.memory import host_methods
 from vmtool.report.matrix import to_text as matrix_text

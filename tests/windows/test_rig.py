@@ -22,7 +22,7 @@ PATHS = (
     *("unit/stress/parent/test_worker_process.py", "unit/stress/worker/test_contents.py"),
     *("unit/stress/worker/test_expected_counters.py", "unit/stress/worker/test_journal.py"),
     "unit/stress/worker/test_session.py",
-    *("unit/test_documents.py", "unit/test_errors.py", "unit/test_no_memory.py"),
+    *("unit/test_json_documents.py", "unit/test_errors.py", "unit/test_no_memory.py"),
     *("cli/test_codepage.py", "cli/test_doctor.py", "cli/test_granularity.py", "cli/test_grow.py"),
     "cli/test_interrupt.py",
     *("cli/test_reserve.py", "cli/test_stderr.py"),

@@ -303,9 +303,9 @@ def read_baseline(path: str) -> FleetBaseline:
     Raises:
         InputError: If it is not one.
     """
-    from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
     from vmtool.errors import InputError
-    from vmtool.inputs import read_bytes
+    from vmtool.input_files import read_bytes
+    from vmtool.json_documents import MAX_BYTES, DocumentError, decode, parse
     from vmtool.results.document_kinds import document_named
     from vmtool.results.fleet import FleetBaseline
 
@@ -333,7 +333,7 @@ def read_baseline(path: str) -> FleetBaseline:
 
 def write_baseline(baseline: FleetBaseline) -> str:
     """Return the document of *baseline*."""
-    from vmtool.documents import encode
+    from vmtool.json_documents import encode
     from vmtool.results.document_kinds import document_of
 
     return encode(baseline, document_of(baseline).head(command_line()))

@@ -33,7 +33,7 @@ def command(
     A write to memory that is not committed must end the process. With advise it does not, as that method has no guards.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.documents import plain
+    from vmtool.json_documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.probes.guards import prove_guards

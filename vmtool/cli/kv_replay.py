@@ -401,7 +401,7 @@ def _replay(
     stop: Callable[[], bool],
 ) -> ReplayResult:
     from vmtool.cli.kv_replay_request import open_safely
-    from vmtool.inputs import is_stream
+    from vmtool.input_files import is_stream
     from vmtool.replay.run import run_replay
 
     plan, settings = rules.plan, rules.settings

@@ -56,7 +56,7 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
-    from vmtool.documents import plain
+    from vmtool.json_documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import with_device
     from vmtool.machine.run_conditions import RunConditionsWatch

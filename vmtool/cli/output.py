@@ -246,7 +246,7 @@ class Output:
 
 
 def _document(result: Any) -> str:
-    from vmtool.documents import encode
+    from vmtool.json_documents import encode
     from vmtool.results.document_kinds import document_of
 
     return encode(result, document_of(result).head(command_line()))

@@ -11,16 +11,10 @@ from vmtool.compare.machines_and_settings import (
     machine_differences,
     settings_differences,
 )
-from vmtool.documents import MAX_BYTES, DocumentError, decode, parse
 from vmtool.errors import InputError
-from vmtool.inputs import kind_of, read_bytes
-from vmtool.results.compare import (
-    ComparedFile,
-    ComparedSet,
-    Difference,
-    LeftOut,
-    UnlikeFile,
-)
+from vmtool.input_files import kind_of, read_bytes
+from vmtool.json_documents import MAX_BYTES, DocumentError, decode, parse
+from vmtool.results.compare import ComparedFile, ComparedSet, Difference, LeftOut, UnlikeFile
 from vmtool.results.document_kinds import document_named
 from vmtool.results.earlier_versions import from_version_1
 from vmtool.results.stress import Outcome, StressResult

@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool import __version__
-from vmtool.documents import parse_quickly
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.executors import TaskResult
 from vmtool.fleet.machine_readings import checked, read_document
+from vmtool.json_documents import parse_quickly
 from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool import __version__
-from vmtool.documents import DocumentError, decode
+from vmtool.json_documents import DocumentError, decode
 from vmtool.machine.facts import MachineFacts, SystemFacts
 from vmtool.results.document_kinds import DOCUMENTS
 from vmtool.results.earlier_versions import from_version_1

@@ -11,10 +11,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-from vmtool.documents import MAX_BYTES, parse_quickly
 from vmtool.errors import InputError, UsageError
 from vmtool.fleet.machine_readings import MachineReading, WrongVersionError, checked, read_document
-from vmtool.inputs import open_text
+from vmtool.input_files import open_text
+from vmtool.json_documents import MAX_BYTES, parse_quickly
 from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from dataclasses import asdict, replace
 from time import perf_counter_ns
 from typing import Final
 
-from vmtool.documents import decode
 from vmtool.errors import UnavailableError, VmtoolError
+from vmtool.json_documents import decode
 from vmtool.memory import open_device
 from vmtool.memory.addresses import Block, differs
 from vmtool.memory.children import end_child, prepare_child, start_child

@@ -29,8 +29,8 @@ from dataclasses import asdict, dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import decode
 from vmtool.errors import RefusedError, UnavailableError, VmtoolError
+from vmtool.json_documents import decode
 from vmtool.machine import read_facts
 from vmtool.machine.killed_children import diagnose_kill
 from vmtool.machine.preflight import tasks_left

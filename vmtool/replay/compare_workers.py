@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from vmtool.documents import DocumentError, decode, parse
 from vmtool.errors import VmtoolError
+from vmtool.json_documents import DocumentError, decode, parse
 from vmtool.results.kv_replay import ReplayResult
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.padding import Padding
 from rich.text import Text
 
-from vmtool.documents import plain
+from vmtool.json_documents import plain
 from vmtool.report.machine import conditions_line, device_words, machine_rows
 from vmtool.report.table import ReportTable, pairs, paragraph, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.documents import plain
 from vmtool.errors import printable
-from vmtool.report.inspect_findings import (
-    COUNTERS,
-    describe,
-    shown_count,
-    shown_rate,
-    shown_size,
-)
+from vmtool.json_documents import plain
+from vmtool.report.inspect_findings import COUNTERS, describe, shown_count, shown_rate, shown_size
 from vmtool.report.machine import conditions_line
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.results.check_outcomes import CheckOutcome

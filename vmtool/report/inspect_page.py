@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import plain
+from vmtool.json_documents import plain
 from vmtool.report.inspect import (
     OTHER_NAMESPACE,
     TREND_HEADINGS,

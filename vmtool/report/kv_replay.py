@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import plain
+from vmtool.json_documents import plain
 from vmtool.report.export_formats import csv_table
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.table import pairs, paragraph, show, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from vmtool.documents import plain
+from vmtool.json_documents import plain
 from vmtool.report.machine import page_machine_rows, page_place
 from vmtool.report.page import Markup, figure, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.documents import DocumentError, decode, plain
 from vmtool.errors import printable
+from vmtool.json_documents import DocumentError, decode, plain
 from vmtool.machine.memory_limit_words import BOUND_WORDS
 from vmtool.units import format_duration, format_size
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vmtool import __version__
-from vmtool.documents import encode
 from vmtool.errors import printable_lines
+from vmtool.json_documents import encode
 from vmtool.results.document_kinds import document_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from vmtool.documents import plain
+from vmtool.json_documents import plain
 from vmtool.results.check_outcomes import Check  # noqa: TC001 - decoded at run time
 from vmtool.results.stress import (  # noqa: TC001 - likewise
     CallFailure,

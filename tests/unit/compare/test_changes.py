@@ -10,7 +10,7 @@ from stored_runs import described, eventful, method, phase, run, run_set, severa
 
 from vmtool.compare.assertions import parse_change
 from vmtool.compare.changes import compare
-from vmtool.documents import encode
+from vmtool.json_documents import encode
 from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html
 from vmtool.results.check_outcomes import CheckOutcome

@@ -7,7 +7,7 @@ from stored_runs import MACHINE, method, run, run_set
 
 from vmtool.compare.changes import compare
 from vmtool.compare.machines_and_settings import MACHINE_FACTS
-from vmtool.documents import plain
+from vmtool.json_documents import plain
 from vmtool.machine import read_facts
 from vmtool.machine.facts import DeviceFacts
 from vmtool.report.compare import side_text

@@ -17,8 +17,8 @@ from vmtool.compare import run_sets
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.changes import compare
 from vmtool.compare.run_sets import StoredRun, read_run, set_of
-from vmtool.documents import encode
 from vmtool.errors import InputError
+from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from fleet_results import stress
 
-from vmtool.documents import encode
 from vmtool.fleet.judge import judge
 from vmtool.fleet.machine_readings import checked, read_document
 from vmtool.fleet.machines import Fleet
 from vmtool.inspect.watch import InspectOptions, nothing_read
+from vmtool.json_documents import encode
 from vmtool.machine import read_facts
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.probes.granularity import make_result

@@ -110,7 +110,7 @@ def _checked(overrides: Mapping[str, int] | None) -> dict[str, int]:
 
 def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
     """Return the geometry in *path*, telling the formats apart by their first bytes."""
-    from vmtool.inputs import is_stream  # noqa: PLC0415
+    from vmtool.input_files import is_stream  # noqa: PLC0415
     from vmtool.kv.sources.untrusted_files import config_in, head_of  # noqa: PLC0415
 
     path = config_in(path)

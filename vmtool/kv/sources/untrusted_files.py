@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vmtool import inputs
+from vmtool import input_files
 from vmtool.errors import InputError, printable
 from vmtool.kv.sources.fields import shown
 
@@ -92,7 +92,7 @@ def head_of(path: str, length: int) -> bytes:
     Raises:
         InputError: If it cannot be read.
     """
-    with inputs.open_bytes(path) as file:
+    with input_files.open_bytes(path) as file:
         try:
             return file.read(length)
         except OSError as exc:
@@ -127,7 +127,7 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as exc:
         if data[:1] in b"{[ \t\r\n":
             raise InputError(path, f"is not UTF-8 at byte {exc.start}") from exc
-        kind = inputs.kind_of(data) or "not a file that describes a model's cache"
+        kind = input_files.kind_of(data) or "not a file that describes a model's cache"
         hint = "give a config.json, a GGUF file, a genai_config.json or an ONNX model"
         raise InputError(path, f"is {kind}", hint=hint) from exc
     except RecursionError as exc:
@@ -147,4 +147,4 @@ def parse_object(path: str, data: bytes) -> dict[str, Any]:
 
 def read_object(path: str, limit: int = MAX_JSON_BYTES) -> dict[str, Any]:
     """Return the JSON object in *path*; see `parse_object` for what is refused."""
-    return parse_object(path, inputs.read_bytes(path, limit, text=True))
+    return parse_object(path, input_files.read_bytes(path, limit, text=True))

@@ -8,15 +8,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import InputError, UsageError
-from vmtool.inputs import is_stream, kind_of, open_bytes, open_text
+from vmtool.input_files import is_stream, kind_of, open_bytes, open_text
 from vmtool.kv.traces.formats import Format, detect
-from vmtool.kv.traces.request import (
-    LISTED_BAD_LINES,
-    MAX_SECONDS,
-    LineError,
-    Reading,
-    Request,
-)
+from vmtool.kv.traces.request import LISTED_BAD_LINES, MAX_SECONDS, LineError, Reading, Request
 from vmtool.kv.traces.synthetic import SYNTHETIC, parse_synthetic, synthetic_requests
 
 if TYPE_CHECKING:

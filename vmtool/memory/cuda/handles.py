@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vmtool.errors import UsageError
-from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.errors import CudaError
-from vmtool.memory.governor import Authority, Governor, Role, Tier
+from vmtool.memory.governor import Governor, Role, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.documents import plain
 from vmtool.errors import VmtoolError
+from vmtool.json_documents import plain
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.device_memory import users_of

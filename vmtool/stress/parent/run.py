@@ -10,18 +10,13 @@ from dataclasses import dataclass, replace
 from time import monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.documents import decode
 from vmtool.errors import ExitCode, VmtoolError
+from vmtool.json_documents import decode
 from vmtool.machine import read_facts
 from vmtool.machine.memory_high import HighWatch
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory.children import KILL_TIMEOUT_S
-from vmtool.results.stress import (
-    Checkpoint,
-    Outcome,
-    StressResult,
-    StressSettings,
-)
+from vmtool.results.stress import Checkpoint, Outcome, StressResult, StressSettings
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.joined_result import EndedRun, assemble
 from vmtool.stress.parent.worker_process import (

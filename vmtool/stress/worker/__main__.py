@@ -13,8 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from vmtool.documents import decode
 from vmtool.errors import VmtoolError
+from vmtool.json_documents import decode
 from vmtool.memory.children import prepare_child
 from vmtool.memory.threads import start_thread
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode

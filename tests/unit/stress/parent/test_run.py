@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.documents import decode
 from vmtool.errors import VmtoolError
+from vmtool.json_documents import decode
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 from vmtool.machine.killed_children import KILLED_BY_VMTOOL

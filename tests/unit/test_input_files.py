@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from vmtool.errors import InputError
-from vmtool.inputs import copy_pipe
+from vmtool.input_files import copy_pipe
 
 if not hasattr(os, "mkfifo"):
     pytest.skip("this platform has no pipes with a name", allow_module_level=True)

@@ -7,9 +7,9 @@ import sys
 import pytest
 from stored_runs import checkpoint, gaussian, method
 
-from vmtool import documents
-from vmtool.documents import decode, plain
+from vmtool import json_documents
 from vmtool.errors import InputError
+from vmtool.json_documents import decode, plain
 from vmtool.results.stress import Checkpoint, MethodResult
 from vmtool.stress.messages import encode
 
@@ -29,7 +29,7 @@ def test_what_is_encoded_is_decoded_again():
     ],
 )
 def test_what_no_document_may_hold_is_written_as_text(text, read):
-    assert documents.parse("x", documents.encode({"label": text})) == {"label": read}
+    assert json_documents.parse("x", json_documents.encode({"label": text})) == {"label": read}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_reading_quickly_is_reading(text):
         except InputError as error:
             return str(error)
 
-    assert read(documents.parse_quickly) == read(documents.parse)
+    assert read(json_documents.parse_quickly) == read(json_documents.parse)
 
 
 def test_encoding_many_times_takes_no_more_memory_than_a_few_times():
