@@ -275,6 +275,7 @@ class ModelGeometry:
             ``None`` if the model has some whose caches are not modelled.
         draft: The model that predicts draft tokens, ``MTP`` for layers of its own, or empty.
         stages: Every stage of the pipeline, of which this is the fullest; empty without one.
+        query_heads: Heads that attend, which ``tp`` divides; ``None`` if not stated.
     """
 
     name: str
@@ -292,6 +293,7 @@ class ModelGeometry:
     mtp_layers: tuple[Layer, ...] | None = ()
     draft: str = ""
     stages: tuple[ModelGeometry, ...] = ()
+    query_heads: int | None = None
 
     @property
     def title(self) -> str:
@@ -363,7 +365,7 @@ class ModelGeometry:
         for flag, ranks in (("tp", tp), ("pp", pp), ("dcp", dcp)):
             if ranks < 1:
                 raise UsageError(f"{flag} = {ranks}: it must be 1 or more")
-        if tp > _MOST_RANKS:
+        if self.query_heads is None and tp > _MOST_RANKS:
             raise UsageError(
                 f"tp = {tp}: it must be at most {_MOST_RANKS}",
                 hint="engines refuse more ranks than attention heads, and no model has that many heads",
@@ -382,6 +384,11 @@ class ModelGeometry:
             )
             for stage in _stages(self, pp, stages)
         ]
+        if self.query_heads is not None and self.query_heads % tp:
+            raise UsageError(
+                f"tp = {tp} does not divide the {self.query_heads} attention heads of {self.name}",
+                hint="choose a tp that divides the number of heads, as engines require",
+            )
         if pp == 1:
             return divided[0]
         return replace(max(divided, key=weigh or _elements), stages=tuple(divided))
@@ -396,7 +403,7 @@ def _ceil_div(value: int, divisor: int) -> int:
     return -(-value // divisor)
 
 
-#: Of tp. How many query heads a model has is not part of its geometry.
+#: Of tp, where the number of query heads is not known.
 _MOST_RANKS = 1024
 #: Where stages are weighed against each other when the model states no context length.
 _DEFAULT_WEIGHING_TOKENS = 1 << 17

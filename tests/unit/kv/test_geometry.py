@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +118,20 @@ def test_tp_divides_heads_and_then_copies_them(tp, heads):
 def test_tp_that_neither_divides_nor_is_a_multiple_is_refused_by_field(tp):
     with pytest.raises(UsageError, match=f"kv_heads = 8 cannot be divided among tp = {tp}"):
         model(full(0, heads=8)).shard(tp=tp)
+
+
+@pytest.mark.parametrize("tp", [16, 80])
+def test_tp_divides_the_query_heads_if_they_are_known(tp):
+    # Qwen2.5 14B: 40 query heads and 8 KV heads; vLLM requires that tp divides the former.
+    known = replace(model(full(0, heads=8)), query_heads=40)
+    with pytest.raises(UsageError, match=f"tp = {tp} does not divide the 40 attention heads"):
+        known.shard(tp=tp)
+    assert known.shard(tp=40).layers[0].tensors[0].heads == 1
+
+
+def test_so_many_ranks_are_refused_where_the_query_heads_are_not_known():
+    with pytest.raises(UsageError, match="tp = 1025: it must be at most 1024"):
+        model(full(0, heads=1)).shard(tp=1025)
 
 
 def test_tp_never_divides_a_latent_or_its_index_keys():

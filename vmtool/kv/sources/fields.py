@@ -140,6 +140,12 @@ class Fields:
         """Return the value of *key* unchecked, or ``None``, without counting it as read."""
         return self._data.get(key)
 
+    @property
+    def query_heads(self) -> int | None:
+        """The number of query heads, if one number is stated or the default."""
+        stated = (self.peek(key) for key in self.names["heads"])
+        return next((n for n in stated if type(n) is int and n > 0), self.defaults.get("heads"))
+
     def given(self, name: str) -> bool:
         """Return whether any key of the value called *name* is present, even as null."""
         return any(key in self._data for key in self.names.get(name, (name,)))

@@ -73,6 +73,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
         file_format="gguf",
         assumed=known is None,
         mtp_layers=builder.mtp_layers(layers),
+        query_heads=fields.query_heads if any(layer.tensors for layer in layers) else None,
     )
 
 

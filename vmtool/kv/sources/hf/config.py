@@ -82,6 +82,7 @@ def resolve(
         provenance=fields.facts,
         assumed=family is STANDARD,
         mtp_layers=mtp,
+        query_heads=fields.query_heads if any(layer.tensors for layer in layers) else None,
     )
 
 
