@@ -43,7 +43,7 @@ def test_the_weights_of_a_known_model_are_subtracted(vmtool):
         return ran.document["budget"]
 
     found = budget("16GiB")
-    assert found["weights_origin"] == "as published"
+    assert found["weights_origin"] == "as published, 16-bit"
     assert found["weights_bytes"] > 14 * GIB
     assert found["kv_bytes"] == 16 * GIB - found["weights_bytes"]
     halved = budget("16GiB", "--tp", "2")

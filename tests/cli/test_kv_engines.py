@@ -194,16 +194,16 @@ def test_no_comma_stands_before_a_colon(estimate):
         (
             "qwen3-32b --as vllm --budget 2xh100",
             (
-                "For 2 ranks together (tp 2); each has 79.65 GiB (85.52 GB), all of one h100; minus"
-                " weights of about 30.51 GiB, as published; minus 6.372 GiB for other memory."
+                "For 2 ranks together (tp 2); each has 79.65 GiB, all of one h100; minus weights of about"
+                " 30.51 GiB, as published, 16-bit; minus 6.372 GiB for other memory."
             ),
         ),
         (
             "gpt2 --as sglang --budget 20GiB",
-            "1 rank has 20.00 GiB (21.47 GB), as given; no weights",
+            "1 rank has 20.00 GiB, as given; no weights",
         ),
-        ("gpt2 --as trtllm --budget h100", "GB), all of one h100; minus weights of about"),
-        ("gpt2 --as llama.cpp --budget h100", "GB), all of one h100; minus weights of about"),
+        ("gpt2 --as trtllm --budget h100", "GiB, all of one h100; minus weights of about"),
+        ("gpt2 --as llama.cpp --budget h100", "GiB, all of one h100; minus weights of about"),
     ],
 )
 def test_an_answer_for_an_engine_names_its_ranks_and_what_is_subtracted(estimate, line, words):

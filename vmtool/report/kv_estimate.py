@@ -254,7 +254,7 @@ def facts_of(result: EstimateResult) -> list[tuple[str, str]]:
         text = (
             f"{any_or_count_of(answer.max_sequences.fits, 'sequence')}; {why(answer.max_sequences)}"
         )
-        rows.append(("max sequences", text))
+        rows.append(("sequences", text))
     if answer.max_tokens_each is not None and result.sequences > 1:
         text = f"{any_or_count_of(answer.max_tokens_each.fits, 'token')}; {why(answer.max_tokens_each)}"
         rows.append((f"each of {result.sequences:,}", text))
@@ -309,16 +309,23 @@ def weights_text(budget: Budget, *, per_rank: bool) -> str:
 def budget_text(budget: Budget) -> str:
     """Return the memory of a rank, and what is subtracted from it."""
     weights = f"minus weights of {weights_text(budget, per_rank=False)}"
-    return _budget_text(budget, weights)
+    return _budget_text(budget, _gib(budget), weights)
 
 
 def _memory_text(budget: Budget) -> str:
-    """Return `budget_text` without the size of the weights, which is in the first line."""
-    return _budget_text(budget, f"weights {budget.weights_origin}")
+    """Return `budget_text` with the memory in GB too, but without the size of the weights.
+
+    That is in the first line.
+    """
+    total = f"{_gib(budget)} ({budget.total_bytes / _GB:.2f} GB)"
+    return _budget_text(budget, total, f"weights {budget.weights_origin}")
 
 
-def _budget_text(budget: Budget, weights: str) -> str:
-    total = f"{budget.total_bytes / (1 << 30):.2f} GiB ({budget.total_bytes / _GB:.2f} GB)"
+def _gib(budget: Budget) -> str:
+    return f"{budget.total_bytes / (1 << 30):.2f} GiB"
+
+
+def _budget_text(budget: Budget, total: str, weights: str) -> str:
     text = f"{total}, {budget.origin}; "
     text += weights if budget.weights_origin else "no weights subtracted"
     if budget.reserve_bytes:

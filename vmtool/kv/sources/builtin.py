@@ -202,7 +202,9 @@ def weights_origin(name: str) -> str:
     """Return how `published_bytes` knows the weights of the built-in model *name*."""
     _, words = _known(name)
     counted = _noted(words, "computed=") or (_noted(words, "gb=") or "").startswith("~")
-    return "computed from its config" if counted else "as published"
+    made = "computed from its config" if counted else "as published"
+    # Sizes in GB are of checkpoints whose types differ.
+    return made if _noted(words, "gb=") else f"{made}, 16-bit"
 
 
 def build(values: Mapping[str, int]) -> ModelGeometry:

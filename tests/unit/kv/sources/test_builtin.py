@@ -111,8 +111,10 @@ def test_weights_are_two_bytes_a_parameter_or_the_published_size():
 
 
 def test_weights_that_nobody_published_are_said_to_be_computed():
-    assert builtin.weights_origin("llama-3.1-8b") == "as published"
-    for name in ("nemotron-4-340b", "devstral-2-123b", "devstral-small-2-24b"):
+    assert builtin.weights_origin("llama-3.1-8b") == "as published, 16-bit"
+    assert builtin.weights_origin("gpt-oss-20b") == "as published"
+    assert builtin.weights_origin("nemotron-4-340b") == "computed from its config, 16-bit"
+    for name in ("devstral-2-123b", "devstral-small-2-24b"):
         assert builtin.weights_origin(name) == "computed from its config"
 
 
