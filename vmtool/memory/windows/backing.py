@@ -25,7 +25,7 @@ import sys
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
 import weakref
-from typing import Final
+from typing import Final, Protocol
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting
@@ -43,7 +43,8 @@ from vmtool.memory.windows.calls import (
     WindowsCalls,
     call_error,
 )
-from vmtool.memory.windows.placeholders import DecommitRange, PlaceholderRange, WindowsRange
+from vmtool.memory.windows.decommit_range import DecommitRange
+from vmtool.memory.windows.placeholder_range import PlaceholderRange
 from vmtool.units import format_size
 
 METHODS: Final = ("view", "private", "decommit")
@@ -51,6 +52,19 @@ METHODS: Final = ("view", "private", "decommit")
 _RESERVE_PLACEHOLDER: Final = MEM_RESERVE | MEM_RESERVE_PLACEHOLDER
 # No 64-bit system has more addresses than half of what SIZE_T counts.
 _MAX_LENGTH: Final = 1 << 63
+
+
+class WindowsRange(Protocol):
+    """What a method does with a reserved range; offsets and lengths were checked before."""
+
+    def commit(self, offset: int, nbytes: int) -> None:
+        """Put memory behind a free span and add it to the blocks, or change nothing."""
+
+    def release(self, offset: int, nbytes: int) -> None:
+        """Give back the memory of a committed span and take it from the blocks."""
+
+    def close(self) -> None:
+        """Give back everything; on :class:`CallError` what is left is still owned."""
 
 
 class WindowsReservation(Reservation):

@@ -1,4 +1,4 @@
-"""One reserved range on Windows: committing and releasing spans of it, and releasing the whole.
+"""A placeholder on Windows: committing and releasing spans of it, and releasing the whole.
 
 A *placeholder* is a range of addresses that is reserved and that no other call can take while its
 parts are exchanged for memory and back. Two rules shape this file:
@@ -24,7 +24,7 @@ import sys
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
 import ctypes
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError
 from vmtool.memory.backing import QuarantineError
@@ -32,7 +32,6 @@ from vmtool.memory.span_map import SpanMap
 from vmtool.memory.windows.calls import (
     MEM_COALESCE_PLACEHOLDERS,
     MEM_COMMIT,
-    MEM_DECOMMIT,
     MEM_PRESERVE_PLACEHOLDER,
     MEM_RELEASE,
     MEM_REPLACE_PLACEHOLDER,
@@ -44,7 +43,7 @@ from vmtool.memory.windows.calls import (
     WindowsCalls,
     call_error,
 )
-from vmtool.memory.windows.counters import read_regions
+from vmtool.memory.windows.regions import read_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,61 +55,6 @@ if TYPE_CHECKING:
 _TO_PLACEHOLDER: Final = MEM_RELEASE | MEM_PRESERVE_PLACEHOLDER
 _COALESCE: Final = MEM_RELEASE | MEM_COALESCE_PLACEHOLDERS
 _REPLACE: Final = MEM_RESERVE | MEM_COMMIT | MEM_REPLACE_PLACEHOLDER
-
-
-class WindowsRange(Protocol):
-    """What a method does with a reserved range; offsets and lengths were checked before."""
-
-    def commit(self, offset: int, nbytes: int) -> None:
-        """Put memory behind a free span and add it to the blocks, or change nothing."""
-
-    def release(self, offset: int, nbytes: int) -> None:
-        """Give back the memory of a committed span and take it from the blocks."""
-
-    def close(self) -> None:
-        """Give back everything; on :class:`CallError` what is left is still owned."""
-
-
-class DecommitRange:
-    """A plain reservation in which pages are committed and decommitted in place.
-
-    Args:
-        calls: The calls to make.
-        reservation: The reservation; only its maps are kept, so that it can be reclaimed.
-    """
-
-    def __init__(self, calls: WindowsCalls, reservation: Reservation) -> None:
-        self._calls = calls
-        self._base = reservation.base
-        self._blocks = reservation.blocks
-        self._quarantined = reservation.quarantined
-
-    def commit(self, offset: int, nbytes: int) -> None:
-        address = self._base + offset
-        if not self._calls.VirtualAlloc(address, nbytes, MEM_COMMIT, PAGE_READWRITE):
-            code = ctypes.get_last_error()
-            # Nothing says that a refused call committed no page. Decommitting a page that is not
-            # committed is allowed. It comes before the error is made, which takes memory.
-            undone = self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT)
-            span = (offset, offset + nbytes)
-            if not undone:
-                self._quarantined.add(*span)
-            ctypes.set_last_error(code)
-            error = call_error("VirtualAlloc", address, nbytes, MEM_COMMIT)
-            if not undone:
-                raise QuarantineError(span, error) from error
-            raise error
-        self._blocks.add(offset, offset + nbytes)
-
-    def release(self, offset: int, nbytes: int) -> None:
-        address = self._base + offset
-        if not self._calls.VirtualFree(address, nbytes, MEM_DECOMMIT):
-            raise call_error("VirtualFree", address, nbytes, MEM_DECOMMIT)
-        self._blocks.remove(offset, offset + nbytes)
-
-    def close(self) -> None:
-        if not self._calls.VirtualFree(self._base, 0, MEM_RELEASE):
-            raise call_error("VirtualFree", self._base, 0, MEM_RELEASE)
 
 
 class PlaceholderRange:
