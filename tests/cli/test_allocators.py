@@ -7,7 +7,7 @@ import json
 import pytest
 from stored_runs import described
 
-from vmtool.machine.facts import DeviceFacts
+from vmtool.machine.device_facts import DeviceFacts
 from vmtool.report.allocators import to_text
 from vmtool.results.allocators import (
     AllocationTiming,

@@ -11,8 +11,8 @@ from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError
 
 if TYPE_CHECKING:
+    from vmtool.machine.device_facts import DeviceFacts
     from vmtool.machine.doctor.findings import Finding
-    from vmtool.machine.facts import DeviceFacts
 
 
 @click.command("doctor", cls=Command)
@@ -63,7 +63,7 @@ def _describe_devices(ordinal: int | None) -> tuple[DeviceFacts, ...]:
     from contextlib import suppress
 
     from vmtool.errors import VmtoolError
-    from vmtool.machine.device_facts import read_device_facts
+    from vmtool.machine.device_reader import read_device_facts
     from vmtool.memory.cuda.devices import device, devices
 
     with suppress(VmtoolError):

@@ -58,7 +58,7 @@ def command(
     from vmtool.cli.progress import progress_line
     from vmtool.json_documents import plain
     from vmtool.machine import read_facts
-    from vmtool.machine.device_facts import with_device
+    from vmtool.machine.device_reader import with_device
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory import describe_device
     from vmtool.probes.limits import refuse_shared_device

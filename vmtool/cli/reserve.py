@@ -6,13 +6,7 @@ import os
 
 import click
 
-from vmtool.cli.options import (
-    SIZE,
-    Command,
-    backing_options,
-    huge_option,
-    output_options,
-)
+from vmtool.cli.options import SIZE, Command, backing_options, huge_option, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode
 
@@ -50,7 +44,7 @@ def command(
     so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
-    from vmtool.machine.device_facts import with_device
+    from vmtool.machine.device_reader import with_device
     from vmtool.memory import open_backing
     from vmtool.probes.reserve import measured_reservation
     from vmtool.report.reserve import counter_label, to_text

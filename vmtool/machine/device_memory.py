@@ -13,7 +13,7 @@ from vmtool.machine.nvml import open_nvml, read_nvml
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from vmtool.machine.facts import DeviceProcess
+    from vmtool.machine.device_facts import DeviceProcess
     from vmtool.machine.nvml import ManagedDevice, Nvml
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.context import DeviceContext

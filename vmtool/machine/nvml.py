@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from vmtool.errors import UnavailableError
-from vmtool.machine.facts import DeviceProcess
+from vmtool.machine.device_facts import DeviceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable

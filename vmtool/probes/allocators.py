@@ -13,17 +13,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import RefusedError, VmtoolError
-from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
+from vmtool.machine.device_reader import is_fresh_zero, read_device_facts
 from vmtool.memory import open_device
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.memory.unwinding import Unwinding
-from vmtool.results.allocators import (
-    AllocationTiming,
-    ChunkCost,
-    DeviceAllocators,
-    GrowthTiming,
-)
+from vmtool.results.allocators import AllocationTiming, ChunkCost, DeviceAllocators, GrowthTiming
 from vmtool.units import GIB, align_down, format_size
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
-from vmtool.machine.device_facts import is_fresh_zero, with_device
+from vmtool.machine.device_reader import is_fresh_zero, with_device
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier

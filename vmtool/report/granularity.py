@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from vmtool.machine.facts import DeviceFacts
+    from vmtool.machine.device_facts import DeviceFacts
     from vmtool.results.granularity import (
         AllocationGranularity,
         BackingGranularity,

@@ -12,7 +12,8 @@ from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from vmtool.machine.cgroup_facts import MemoryPressure
-    from vmtool.machine.facts import DeviceFacts, DeviceProcess, HugePageFacts, MachineFacts
+    from vmtool.machine.device_facts import DeviceFacts, DeviceProcess
+    from vmtool.machine.facts import HugePageFacts, MachineFacts
     from vmtool.machine.run_conditions import RunConditions
 
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}

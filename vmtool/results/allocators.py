@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.machine.facts import DeviceFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.device_facts import DeviceFacts  # noqa: TC001 - decoding reads the types
 
 
 @dataclass(frozen=True, slots=True)

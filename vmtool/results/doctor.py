@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.machine.doctor.findings import Finding  # noqa: TC001 - decoding reads the types
-from vmtool.machine.facts import DeviceFacts, MachineFacts  # noqa: TC001
+from vmtool.machine.device_facts import DeviceFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.doctor.findings import Finding  # noqa: TC001
+from vmtool.machine.facts import MachineFacts  # noqa: TC001
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 
 

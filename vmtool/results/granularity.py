@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.machine.facts import DeviceFacts, DeviceProcess, MachineFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.device_facts import DeviceFacts, DeviceProcess  # noqa: TC001 - decoding reads the types
+from vmtool.machine.facts import MachineFacts  # noqa: TC001
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
 from vmtool.results.check_outcomes import Check  # noqa: TC001

@@ -9,7 +9,7 @@ from vmtool.compare.changes import compare
 from vmtool.compare.machines_and_settings import MACHINE_FACTS
 from vmtool.json_documents import plain
 from vmtool.machine import read_facts
-from vmtool.machine.facts import DeviceFacts
+from vmtool.machine.device_facts import DeviceFacts
 from vmtool.report.compare import side_text
 
 

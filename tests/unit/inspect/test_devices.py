@@ -3,7 +3,7 @@
 import pytest
 
 from vmtool.inspect.devices import read_devices
-from vmtool.machine.facts import DeviceProcess
+from vmtool.machine.device_facts import DeviceProcess
 from vmtool.machine.nvml import ManagedDevice, NvmlReading
 from vmtool.report.inspect import describe_unavailable
 from vmtool.results.inspect import ProcessDevice

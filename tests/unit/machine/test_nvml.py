@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from vmtool.errors import ExitCode, UnavailableError
-from vmtool.machine.facts import DeviceProcess
+from vmtool.machine.device_facts import DeviceProcess
 from vmtool.machine.nvml import Nvml, open_nvml, read_nvml
 
 UUID = "766d746f-6f6c-2073-7461-6e642d696e00"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vmtool.machine.device_facts import access_costs
+from vmtool.machine.device_reader import access_costs
 from vmtool.memory import open_device
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext

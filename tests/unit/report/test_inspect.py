@@ -8,7 +8,7 @@ from printed import printed
 from vmtool.inspect.conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
-from vmtool.machine.facts import DeviceProcess
+from vmtool.machine.device_facts import DeviceProcess
 from vmtool.report.inspect import headline, reservation_table, to_text
 from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_findings import describe

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UnavailableError
-from vmtool.machine.device_facts import access_costs, is_fresh_zero
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
+from vmtool.machine.device_reader import access_costs, is_fresh_zero
 from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import read_process
