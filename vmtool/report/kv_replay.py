@@ -1,4 +1,4 @@
-"""The report of ``vmtool kv-replay`` about one replay: text, page and CSV."""
+"""The report of ``vmtool kv-replay`` about one replay: text and CSV."""
 
 from __future__ import annotations
 
@@ -312,6 +312,3 @@ def to_csv(result: ReplayResult) -> str:
     """Return a row for each point of the timeline, in exact integers."""
     names = [field.name for field in fields(Point)]
     return csv_table(names, map(astuple, result.timeline))
-
-
-# ---- page -----------------------------------------------------------------------------------

@@ -13,11 +13,7 @@ from vmtool.report.table import backing_label, duration_or_dash, table
 from vmtool.report.text_chart import histogram_rows
 from vmtool.report.unmap_waits import device_sentences
 from vmtool.results.check_outcomes import CheckOutcome
-from vmtool.results.stress import (
-    COUNTERS,
-    DEVICE_COUNTERS,
-    Outcome,
-)
+from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, Outcome
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -27,20 +23,16 @@ if TYPE_CHECKING:
 
     from vmtool.report.table import ReportTable
     from vmtool.results.check_outcomes import Check
-    from vmtool.results.stress import (
-        CallFailure,
-        MethodResult,
-        StressResult,
-    )
+    from vmtool.results.stress import CallFailure, MethodResult, StressResult
 
-HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "per commit")
+CALL_HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "per commit")
 
 
 DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "outcome")
 
 
 def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
-    """Return one row for each driver call of *method*, below :data:`HEADINGS`."""
+    """Return one row for each driver call of *method*, below :data:`CALL_HEADINGS`."""
     return [
         (
             call.call,
@@ -188,11 +180,6 @@ def _head(result: StressResult) -> Iterator[RenderableType]:
         yield Text(conditions_line(result.conditions, settings.label, result.machine))
 
 
-def device_table(result: StressResult) -> ReportTable:
-    """Return a row for each device and method."""
-    return table(DEVICE_HEADINGS, device_rows(result))
-
-
 def device_rows(result: StressResult) -> list[tuple[str, ...]]:
     """Return each device and method: medians, rate and how its workers ended."""
     rows = []
@@ -253,7 +240,7 @@ def _latencies(method: MethodResult) -> ReportTable:
 
 
 def _calls(method: MethodResult) -> ReportTable:
-    return table(HEADINGS, call_rows(method))
+    return table(CALL_HEADINGS, call_rows(method))
 
 
 def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
@@ -275,7 +262,7 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
             f"({scaling.single_cycles_per_s:,.0f} to {scaling.cycles_per_s:,.0f} cycles/s)"
         )
     if result.devices:
-        yield device_table(result)
+        yield table(DEVICE_HEADINGS, device_rows(result))
     if result.recommendation is not None and (huge := huge_text(result.recommendation)):
         yield Text(huge)
     yield from _checks(result, explain=explain)

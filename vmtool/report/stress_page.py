@@ -23,8 +23,8 @@ from vmtool.report.page import (
 )
 from vmtool.report.recommendation import huge_text
 from vmtool.report.stress import (
+    CALL_HEADINGS,
     DEVICE_HEADINGS,
-    HEADINGS,
     answer,
     call_rows,
     cycle_ns,
@@ -41,12 +41,7 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.results.stress import (
-        Checkpoint,
-        MethodResult,
-        PhaseResult,
-        StressResult,
-    )
+    from vmtool.results.stress import Checkpoint, MethodResult, PhaseResult, StressResult
 
 _STATISTICS: Final = ("median", "mean", "p90", "p99", "p999", "max")
 _TITLES: Final = {"charge": "Commit charge"}
@@ -194,7 +189,7 @@ def _latency(result: StressResult) -> Iterator[Markup]:
                 map(_phase_row, method.phases),
             ),
             grid([_histogram(method.method, phase) for phase in method.phases]),
-            table(HEADINGS, call_rows(method)),
+            table(CALL_HEADINGS, call_rows(method)),
         )
         yield _folded(result, method.method, f"Latencies of {method.method}", *parts)
 
