@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from vmtool.errors import VmtoolError
 from vmtool.machine.device_memory import shared_device
@@ -14,19 +14,18 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.grow_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare_copying
+from vmtool.probes.grow_checks import CHECKS, GrowChecks, unless
 from vmtool.probes.grow_stamps import stamps_for
-from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.grow import GrowFailure, GrowResult, GrowSteps
 from vmtool.stats import summarize_samples
 from vmtool.units import align_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
-    from vmtool.results.check_outcomes import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,48 +48,6 @@ class GrowPlan:
     def peak_bytes(self) -> int:
         """The largest length."""
         return max(self.lengths)
-
-
-#: The promises, in the order of the report.
-_CHECKS: Final = ("base", "committed", "contents", "zero", "released")
-
-
-class _Checks:
-    """Counts the comparisons of each check and keeps what the first failure found."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self._compared = dict.fromkeys(names, 0)
-        self._found: dict[str, dict[str, int]] = {}
-        self._doubts: dict[str, dict[str, Value]] = {}
-
-    def doubt(self, name: str, **values: Value) -> None:
-        """Note why a check proves nothing; it is then not done, unless it fails elsewhere."""
-        self._doubts[name] = values
-
-    def record(self, name: str, compared: int, **found: int) -> None:
-        """Record comparisons; whatever was *found* is a failure."""
-        self._compared[name] += compared
-        if found:
-            self._found.setdefault(name, found)
-
-    @property
-    def failed(self) -> bool:
-        return bool(self._found)
-
-    def results(self) -> tuple[Check, ...]:
-        return tuple(
-            Check(
-                name,
-                CheckOutcome.of(self._passed(name, compared)),
-                {"compared": compared, **self._found.get(name, self._doubts.get(name, {}))},
-            )
-            for name, compared in self._compared.items()
-        )
-
-    def _passed(self, name: str, compared: int) -> bool | None:
-        if name in self._found:
-            return False
-        return None if not compared or name in self._doubts else True
 
 
 def run_growth(
@@ -213,7 +170,7 @@ class _MeasuredGrowth:
     """One buffer on its way through the lengths, and what was measured of it."""
 
     def __init__(self, buffer: VirtualBuffer, capacity: int, node: int | None) -> None:
-        self.checks = _Checks(_CHECKS if node is None else (*_CHECKS, "node"))
+        self.checks = GrowChecks(CHECKS if node is None else (*CHECKS, "node"))
         self.elapsed = array("Q")
         self.committed = array("Q")
         self.grows: list[bool] = []
@@ -246,14 +203,14 @@ class _MeasuredGrowth:
 
     def _check_step(self, before: int, length: int) -> None:
         buffer = self._buffer
-        self.checks.record("base", 1, **_unless(buffer.base == self.base, base=buffer.base))
+        self.checks.record("base", 1, **unless(buffer.base == self.base, base=buffer.base))
         as_due = buffer.committed == align_up(length, self._granule)
-        found = _unless(as_due, committed_bytes=buffer.committed, length_bytes=length)
+        found = unless(as_due, committed_bytes=buffer.committed, length_bytes=length)
         self.checks.record("committed", 1, **found)
         if length == 0:
             unreleased = self._stamps.unreleased_bytes()
             if unreleased is not None:
-                found = _unless(not unreleased, unreleased_bytes=unreleased)
+                found = unless(not unreleased, unreleased_bytes=unreleased)
                 self.checks.record("released", 1, **found)
             elif self._stamps.others_bytes is not None:
                 self.checks.doubt(
@@ -266,7 +223,7 @@ class _MeasuredGrowth:
             self._check_contents(before, everything=False)
             if self._zeroes:
                 at = self._stamps.find_nonzero(align_up(before, self._granule))
-                self.checks.record("zero", 1, **_unless(at is None, offset=at or 0))
+                self.checks.record("zero", 1, **unless(at is None, offset=at or 0))
             self._stamps.write(before)
         else:
             self._check_contents(length, everything=False)
@@ -278,7 +235,7 @@ class _MeasuredGrowth:
         compared = self._stamps.compared
         at = self._stamps.find_wrong(length, everything=everything)
         compared = self._stamps.compared - compared
-        self.checks.record("contents", compared, **_unless(at is None, offset=at or 0))
+        self.checks.record("contents", compared, **unless(at is None, offset=at or 0))
         if everything and self._node is not None:
             self._check_node(self._node)
 
@@ -287,9 +244,4 @@ class _MeasuredGrowth:
         found = read_node_bytes(self.base, self._buffer.reservation.capacity)
         if found is not None:
             elsewhere = sum(nbytes for number, nbytes in found.items() if number != node)
-            self.checks.record("node", 1, **_unless(not elsewhere, elsewhere_bytes=elsewhere))
-
-
-def _unless(passed: bool, **found: int) -> dict[str, int]:
-    """Return what was *found* of a comparison that did not pass."""
-    return {} if passed else found
+            self.checks.record("node", 1, **unless(not elsewhere, elsewhere_bytes=elsewhere))
