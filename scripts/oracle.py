@@ -42,7 +42,8 @@ from vmtool.kv.element_formats import INDEX_FORMAT, choose_formats
 from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line, mtp_buffers
 from vmtool.kv.engines.vllm import VllmSettings, default_block, vllm_pool
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
-from vmtool.kv.sources import builtin, gguf
+from vmtool.kv.sources import builtin
+from vmtool.kv.sources.gguf.geometry import build as build_gguf
 from vmtool.kv.sources.hf.config import resolve
 
 TOKENS = 7
@@ -253,7 +254,7 @@ def expected_lines(row: dict[str, Any], name: str) -> list[str] | None:
         rollback=values.get("n_rs_seq", 0),
     )
     key, value = (_TYPES[values.get(f"type_{which}", 1)] for which in "kv")
-    geometry = gguf.build(dict(row["metadata"]), "model.gguf", {})
+    geometry = build_gguf(dict(row["metadata"]), "model.gguf", {})
     formats = choose_formats("fp16", key=key, value=value)
     try:
         if "ctx_type" in values:

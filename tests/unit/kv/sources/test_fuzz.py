@@ -17,9 +17,9 @@ from vmtool.errors import VmtoolError
 from vmtool.kv import sources
 from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources import genai
-from vmtool.kv.sources import gguf as our_gguf
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
+from vmtool.kv.sources.gguf.geometry import build as build_gguf
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.kv.sources.hf.registry import families
@@ -173,7 +173,7 @@ def test_any_gguf_metadata_is_a_geometry_or_an_error(architecture, layers, value
     usual = {"block_count": layers, "embedding_length": 512, "attention.head_count": 8}
     metadata = {f"{architecture}.{key}": value for key, value in {**usual, **values}.items()}
     metadata["general.architecture"] = architecture
-    check(our_gguf.build, metadata, "m.gguf", {})
+    check(build_gguf, metadata, "m.gguf", {})
 
 
 @pytest.fixture

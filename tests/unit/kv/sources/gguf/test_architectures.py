@@ -7,7 +7,7 @@ import pytest
 from vmtool.errors import InputError, UsageError
 from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Source, TensorRole
-from vmtool.kv.sources import gguf
+from vmtool.kv.sources.gguf import geometry as gguf
 
 LLAMA = {
     "block_count": 4,
