@@ -90,6 +90,19 @@ def test_as_many_devices_divide_the_heads(estimate):
     assert "names 4 devices, but tp 2 x pp 1 are 2 ranks" in ran.stderr
 
 
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ("none", "20 GiB for other memory is more than the budget of 16 GiB"),
+        ("8GiB", "the weights (8 GiB, as given) and 20 GiB for other memory are more than the"),
+        ("17GiB", "the weights (17 GiB, as given) are more than the budget of 16 GiB"),
+    ],
+)
+def test_what_leaves_nothing_of_the_budget_is_named(estimate, weights, words):
+    ran = estimate(f"llama-3.1-8b --budget 16GiB --reserve 20GiB --weights {weights}")
+    assert (ran.code, words in ran.stderr) == (5, True)
+
+
 @pytest.mark.parametrize("option", ["--weights 5GB", "--reserve 1GiB", "--overhead 10%"])
 def test_what_is_subtracted_from_a_budget_is_refused_without_one(estimate, option):
     ran = estimate(f"llama-3.1-8b {option}")

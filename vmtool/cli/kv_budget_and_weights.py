@@ -59,6 +59,8 @@ def read_memory(text: str) -> ChosenMemory:
         if not count:
             raise UsageError(f"--budget {text!r}: there must be at least one device")
         one = read_memory(match[2])
+        if one.count is not None:
+            raise UsageError(f"--budget {text!r} gives the number of devices twice")
         return replace(one, count=count)
     if match := _PART_OF.fullmatch(text):
         part = _part(match[1], text)
@@ -135,18 +137,27 @@ def read_budget(memory: ChosenMemory, *, weights: str | None, reserve: int, rank
 
 
 def refuse_weights(budget: Budget, ranks: int) -> None:
-    """Fail if the weights leave nothing of *budget*.
+    """Fail if the weights and other memory leave nothing of *budget*.
 
     Raises:
         RefusedError: With how large they are.
     """
-    if budget.weights_bytes <= budget.total_bytes or not budget.weights_origin:
+    other = budget.reserve_bytes
+    if budget.weights_bytes + other <= budget.total_bytes:
         return
     from vmtool.report.kv_estimate import weights_text
 
+    weights = f"the weights ({weights_text(budget, per_rank=ranks > 1)})"
+    total = format_size(budget.total_bytes)
+    if budget.weights_bytes <= budget.total_bytes:
+        text = f"{format_size(other)} for other memory"
+        text = f"{weights} and {text} are" if budget.weights_bytes else f"{text} is"
+        raise RefusedError(
+            f"{text} more than the budget of {total}",
+            hint="lower --reserve or --overhead",
+        )
     raise RefusedError(
-        f"the weights ({weights_text(budget, per_rank=ranks > 1)}) are more than the budget of"
-        f" {format_size(budget.total_bytes)}",
+        f"{weights} are more than the budget of {total}",
         hint=SIZES_HINT
         if budget.total_bytes < MIB
         else (

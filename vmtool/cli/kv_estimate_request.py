@@ -421,7 +421,8 @@ def _check(options: EstimateOptions) -> None:
                 )
     if options.csv and not (options.compare or options.sweep):
         raise UsageError("--csv needs --compare or --sweep")
-    if options.pp_layers and options.pp not in (None, len(options.pp_layers.split(","))):
+    stages = _stages(options.pp_layers)
+    if stages is not None and options.pp not in (None, len(stages)):
         raise UsageError(f"--pp {options.pp} and --pp-layers {options.pp_layers} disagree")
     if options.policy not in POLICIES:
         raise unknown_policy(options.policy)

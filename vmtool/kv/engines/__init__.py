@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
@@ -35,8 +36,10 @@ def find_engine(text: str) -> tuple[str, str]:
         )
     if at and name != "vllm" and version != ENGINES[name]:
         raise UsageError(f"--as {text[:40]!r}: {name} is modelled as of {ENGINES[name]} only")
-    if at and not all(part.isdecimal() for part in version.split(".")):
+    if at and not re.fullmatch(r"[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})*", version):
         raise UsageError(f"--as {text[:40]!r}: write a version such as vllm@0.33")
+    if at and version_numbers(version)[:2] > version_numbers(ENGINES[name])[:2]:
+        raise UsageError(f"--as {text[:40]!r}: {name} is modelled up to {ENGINES[name]}")
     return name, version or ENGINES[name]
 
 

@@ -63,7 +63,7 @@ def _factor(rope: Fields) -> int | float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MAX_TOKENS:
-        rope.fail("factor", f"is {str(value)[:40]}; it must be a number above 0")
+        rope.fail("factor", f"is {str(value)[:40]}; it must be a number above 0 and below 2^40")
     return value
 
 
