@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError, VmtoolError
     from vmtool.kv.estimate import estimate
+    from vmtool.kv.estimate_result import EstimateResult
     from vmtool.memory import open_backing
     from vmtool.memory.buffer import CapacityError, VirtualBuffer
     from vmtool.memory.buffer_views import LiveViewError
@@ -18,6 +19,7 @@ __version__ = "0.2.0"
 __all__ = [
     "CallError",
     "CapacityError",
+    "EstimateResult",
     "LiveViewError",
     "RefusedError",
     "UnavailableError",
@@ -33,6 +35,7 @@ __all__ = [
 _PUBLIC = {
     "CallError": "vmtool.errors",
     "CapacityError": "vmtool.memory.buffer",
+    "EstimateResult": "vmtool.kv.estimate_result",
     "LiveViewError": "vmtool.memory.buffer_views",
     "RefusedError": "vmtool.errors",
     "UnavailableError": "vmtool.errors",

@@ -1,12 +1,15 @@
 """Tokens on granules: how many fit, the tail, what tiles, and the block to choose."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import vmtool
 from vmtool.errors import UsageError
 from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
@@ -131,3 +134,13 @@ def test_a_question_out_of_range_is_refused(wrong):
     name = next(iter(wrong))
     with pytest.raises(UsageError, match=f"{name}.* (must be at least 1|cannot be negative)"):
         estimate("llama-3.1-8b", **{"budget": GIB, **wrong})
+
+
+def test_the_library_example_of_the_page_runs(capsys):
+    page = (Path(__file__).parents[3] / "docs" / "kv-estimate.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names = {}
+    exec(code, names)  # noqa: S102 - the page is ours
+    # 32 layers of 8 KV heads of 128, K and V in 1 byte, on two ranks; 16 GiB of such tokens.
+    assert capsys.readouterr().out.split() == ["32768", "524288", "64"]
+    assert isinstance(names["result"], vmtool.EstimateResult)
