@@ -12,7 +12,6 @@ if sys.platform != "win32":
 
 from vmtool.errors import UsageError
 from vmtool.machine import read_facts
-from vmtool.memory import open_backing
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import (
     Counters,
@@ -24,6 +23,7 @@ from vmtool.memory.counters import (
 )
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
+from vmtool.memory.open_backing import open_backing
 from vmtool.memory.windows.counters import read_system_memory
 from vmtool.memory.windows.large_pages import large_page_bytes, may_lock_memory
 from vmtool.memory.windows.wine import wine_version

@@ -191,7 +191,7 @@ def _available() -> int:
 def _device_free(name: str) -> tuple[int, str]:
     from vmtool.cli.options import BACKING
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory import device_ordinal
+    from vmtool.memory.backing_names import device_ordinal
     from vmtool.memory.cuda.devices import device
 
     name = BACKING.convert(name, None, None)

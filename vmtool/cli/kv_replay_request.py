@@ -252,7 +252,7 @@ def open_chosen(options: ReplayOptions) -> VirtualBacking | None:
         UsageError: If there is no such backing or method.
         UnavailableError: If this machine has no such memory.
     """
-    from vmtool.memory import open_backing
+    from vmtool.memory.open_backing import open_backing
 
     if options.backing is None:
         if options.method or options.prefault or not options.touch:
@@ -314,13 +314,7 @@ def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: b
     """
     from vmtool.machine import read_facts
     from vmtool.machine.device_memory import device_free
-    from vmtool.machine.preflight import (
-        WORKER_BYTES,
-        Demand,
-        SizeOption,
-        check,
-        refuse_unsafe,
-    )
+    from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, check, refuse_unsafe
     from vmtool.memory.threads import stack_bytes
     from vmtool.replay.real_memory import open_memory
     from vmtool.replay.run import host_demand

@@ -156,7 +156,7 @@ FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
 
 
 def _method_names() -> Iterable[str]:
-    from vmtool.memory import methods_of
+    from vmtool.memory.backing_names import methods_of
 
     return ("all", *methods_of("host"), *methods_of("cuda"))
 

@@ -32,7 +32,7 @@ def with_device(facts: MachineFacts, backing: str, *, users: bool = False) -> Ma
         backing: The name of a backing.
         users: Whether to ask NVML who else uses the device, on which this process has a context.
     """
-    from vmtool.memory import describe_device
+    from vmtool.memory.backing_names import describe_device
 
     with suppress(VmtoolError):
         info = describe_device(backing)
@@ -103,9 +103,9 @@ def is_fresh_zero(backing: str) -> bool | None:
     Raises:
         CudaError: If the driver fails otherwise.
     """
-    from vmtool.memory import open_device
     from vmtool.memory.backing import OutOfMemoryError
     from vmtool.memory.cuda.copies import DeviceCopies
+    from vmtool.memory.open_backing import open_device
     from vmtool.memory.unwinding import Unwinding
 
     opened = open_device(backing, method="cold")

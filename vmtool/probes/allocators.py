@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.device_reader import is_fresh_zero, read_device_facts
-from vmtool.memory import open_device
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.errors import CudaError, DeviceLostError
+from vmtool.memory.open_backing import open_device
 from vmtool.memory.unwinding import Unwinding
 from vmtool.results.allocators import AllocationTiming, ChunkCost, DeviceAllocators, GrowthTiming
 from vmtool.units import GIB, align_down, format_size

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import CallError, UnavailableError, VmtoolError
 from vmtool.machine.device_reader import is_fresh_zero, read_device_facts
 from vmtool.machine.nvml import read_nvml
-from vmtool.memory import describe_device, open_backing
 from vmtool.memory.backing import Granularity
+from vmtool.memory.backing_names import describe_device
 from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.governor import Tier
+from vmtool.memory.open_backing import open_backing
 from vmtool.probes.granule_checks.prove import prove_granularity
 from vmtool.probes.limits import largest_reservation
 from vmtool.results.granularity import (

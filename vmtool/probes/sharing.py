@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import CallError, UnavailableError, VmtoolError
 from vmtool.machine.device_reader import access_costs
-from vmtool.memory import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda import errors
@@ -23,6 +22,7 @@ from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.devices import devices
 from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.open_backing import open_device
 from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 if TYPE_CHECKING:

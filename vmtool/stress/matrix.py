@@ -11,7 +11,7 @@ from vmtool.compare.intervals import median_interval
 from vmtool.errors import RefusedError
 from vmtool.kv.packing.policies import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
-from vmtool.memory import open_backing
+from vmtool.memory.open_backing import open_backing
 from vmtool.memory.reservation import MisalignedError
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import vmtool
-from vmtool.memory import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
+from vmtool.memory.open_backing import open_backing
 
 ROOT = str(Path(vmtool.__file__).parent.parent)
 START = """

@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory import device_ordinal, open_backing
+from vmtool.memory.backing_names import device_ordinal
+from vmtool.memory.open_backing import open_backing
 
 LINUX_ONLY = [{"prefault": True}, {"huge": True}, {"huge_page_bytes": 2 << 20}, {"node": 0}]
 

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.memory import host_methods, open_backing
+from vmtool.memory.backing_names import host_methods
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
+from vmtool.memory.open_backing import open_backing
 
 GRANULES = 24
 BUDGET = 16

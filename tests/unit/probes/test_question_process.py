@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from vmtool.errors import VmtoolError
-from vmtool.memory import methods_of
+from vmtool.memory.backing_names import methods_of
 from vmtool.memory.children import start_child
 from vmtool.memory.counter_types import MemoryLimits
 from vmtool.memory.rlimits import ResourceLimit

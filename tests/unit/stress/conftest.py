@@ -2,7 +2,8 @@
 
 import pytest
 
-from vmtool.memory import host_methods, open_backing
+from vmtool.memory.backing_names import host_methods
+from vmtool.memory.open_backing import open_backing
 from vmtool.report.checks_and_advice import describe
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan

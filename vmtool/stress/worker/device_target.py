@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.machine.device_reader import access_costs, is_fresh_zero
-from vmtool.memory import device_ordinal, open_device
 from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.backing_names import device_ordinal
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.call_wrappers import TIMED, CallTimes
@@ -20,6 +20,7 @@ from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.governor import Tier
+from vmtool.memory.open_backing import open_device
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.machine import read_facts
-from vmtool.memory import open_backing
 from vmtool.memory.counters import read_node_bytes, read_split
+from vmtool.memory.open_backing import open_backing
 from vmtool.results.stress import COUNTERS, base_method
 from vmtool.stress.worker.contents import FillData, HostContents
 from vmtool.stress.worker.expected_counters import (

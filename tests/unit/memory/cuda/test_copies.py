@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory import open_device
 from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.memory.open_backing import open_device
 from vmtool.memory.reservation import ClosedError, NotCommittedError, OutOfRangeError
 
 CHUNK = 64 << 10

@@ -4,15 +4,10 @@ import mmap
 
 import pytest
 
-from vmtool.memory import open_backing
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.stress.worker.contents import (
-    STRIDE,
-    CorruptionError,
-    FillData,
-    HostContents,
-)
+from vmtool.memory.open_backing import open_backing
+from vmtool.stress.worker.contents import STRIDE, CorruptionError, FillData, HostContents
 from vmtool.units import KIB, MIB
 
 GRANULE = max(64 * KIB, mmap.PAGESIZE)
