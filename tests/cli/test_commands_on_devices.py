@@ -112,7 +112,7 @@ def test_memory_that_a_device_does_not_get_back_is_found(fakecuda_lib, tmp_path,
 
     program = (
         "from vmtool.machine import read_facts\n"
-        "from vmtool.memory import open_device\n"
+        "from vmtool.memory.open_backing import open_device\n"
         "from vmtool.memory.injected_faults import FaultyCalls\n"
         "from vmtool.memory.inject_option import parse_fault\n"
         "from vmtool.probes.grow import GrowPlan, run_growth\n"

@@ -22,7 +22,7 @@ from vmtool.results.inspect import WatchEnding
 from vmtool.units import GIB, KIB, MIB
 
 _BUFFER = """
-from vmtool.memory import open_backing
+from vmtool.memory.open_backing import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 granule = int(sys.argv[2]) if len(sys.argv) > 2 else 64 << 10
 above = wall()
