@@ -30,7 +30,7 @@ def engine_result(
 def _engine_result(
     request: EstimateRequest, question: Question
 ) -> VllmResult | SglangResult | LlamaCppResult | TrtllmResult:
-    from vmtool.kv.engines import find_engine
+    from vmtool.kv.engines.known_engines import find_engine
 
     options = request.options
     name, version = find_engine(options.engine or "")

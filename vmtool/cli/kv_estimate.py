@@ -258,7 +258,7 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
         return ExitCode.DONE
     keep_inputs(given.model)
     if given.engine is not None:
-        from vmtool.kv.engines import find_engine
+        from vmtool.kv.engines.known_engines import find_engine
 
         find_engine(given.engine)  # what cannot be is refused before a model is read
     _say_what_takes_time(given, output)

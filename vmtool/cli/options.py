@@ -180,7 +180,7 @@ def _policy_names() -> Iterable[str]:
 
 
 def _engine_names() -> Iterable[str]:
-    from vmtool.kv.engines import ENGINES
+    from vmtool.kv.engines.known_engines import ENGINES
 
     return ENGINES
 

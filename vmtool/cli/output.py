@@ -176,7 +176,7 @@ class Output:
         """Write the result, as JSON, as Markdown or as text.
 
         Args:
-            result: Of a type that :data:`vmtool.results.DOCUMENTS` lists.
+            result: Of a type that :data:`vmtool.results.document_kinds.DOCUMENTS` lists.
             to_text: Prints the report.
             to_markdown: Makes the Markdown; without it, it is the text as it stands.
         """

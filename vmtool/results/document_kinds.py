@@ -217,7 +217,9 @@ def document_of(result: Any) -> Document:
     for document in DOCUMENTS:
         if (document.module, document.type_name) == (kind.__module__, kind.__name__):
             return document
-    raise TypeError(f"{kind.__module__}.{kind.__name__} is not in vmtool.results.DOCUMENTS")
+    raise TypeError(
+        f"{kind.__module__}.{kind.__name__} is not in vmtool.results.document_kinds.DOCUMENTS"
+    )
 
 
 def document_named(name: str) -> Document:

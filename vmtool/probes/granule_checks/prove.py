@@ -11,7 +11,7 @@ from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
 from vmtool.memory.governor import Tier
 from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.unwinding import Unwinding
-from vmtool.probes.granule_checks import attempt_check
+from vmtool.probes.granule_checks.attempts import attempt_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
