@@ -54,21 +54,25 @@ class Architecture:
 
 _FULL = (
     "llama deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder bloom stablelm qwen2 qwen2moe"
-    " qwen2vl qwen3 qwen3moe qwen3vl qwen3vlmoe phi2 orion internlm2 minicpm minicpm3 gemma"
+    " qwen2vl qwen3 qwen3moe qwen3tts qwen3vl qwen3vlmoe phi2 orion internlm2 minicpm minicpm3 gemma"
     " starcoder2 xverse command-r dbrx olmo olmoe openelm arctic deepseek deepseek2 deepseek2-ocr"
     " deepseek32 glm-dsa chatglm glm4 glm4moe bitnet nemotron exaone granite granitemoe smollm3 arcee"
     " ernie4_5 ernie4_5-moe hunyuan-moe hunyuan-dense hunyuan_vl hy_v3 hy_v4 seed_oss dots1"
     " bailingmoe bailingmoe2 minimax-m2 mistral3 apertus codeshell jais jais2 mistral4"
-    " pangu-embedded qwen refact grovemoe maincoder plamo plm chameleon cogvlm hrm_text paddleocr t5"
+    " pangu-embedded qwen refact grovemoe maincoder plamo plm chameleon cogvlm hrm_text paddleocr pockettts"
+    " t5"
 )
 # Their files say layer by layer which have the window.
 _LISTED = "gemma4 mimo2 cohere2moe exaone-moe granite_swa maple mellum spark2_5 step35"
 _CACHELESS = (
     "dream llada llada-moe rnd1 bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2"
-    " jina-bert-v3 eurobert gemma-embedding t5encoder wavtokenizer-dec"
+    " jina-bert-v3 clef eurobert gemma-embedding t5encoder wavtokenizer-dec"
 )
 #: Architectures for which llama.cpp makes no cache: text diffusion, and encoders.
 WITHOUT_CACHE = frozenset(_CACHELESS.split())
+#: Architectures with caches of their own that are not read: those of several pools, Granite Switch,
+#: which has a router layer besides, and a draft model that reads what another model keeps.
+NOT_READ = frozenset(("dots3note", "gemma4-assistant", "glm5-next", "graniteswitch", "qwen4exp"))
 
 #: The architectures that llama.cpp has, by the names in its llama-arch.cpp; what each reads is in
 #: ``load_arch_hparams`` of the file of its name in src/models.

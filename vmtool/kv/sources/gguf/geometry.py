@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources.fields import FLAGS, MAX_TOKENS, Fields
-from vmtool.kv.sources.gguf.architectures import ARCHITECTURES, WITHOUT_CACHE, Architecture
+from vmtool.kv.sources.gguf.architectures import (
+    ARCHITECTURES,
+    NOT_READ,
+    WITHOUT_CACHE,
+    Architecture,
+)
 from vmtool.kv.sources.gguf.keys import key_names, refuse_unread
 from vmtool.kv.sources.gguf.layers import LayerBuilder
 from vmtool.kv.sources.gguf.reader import read_metadata
@@ -37,6 +42,12 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     if architecture in WITHOUT_CACHE:
         fields.fail(
             "general.architecture", f"is {architecture}, for which llama.cpp makes no cache"
+        )
+    if architecture in NOT_READ:
+        fields.fail(
+            "general.architecture",
+            f"is {architecture}, whose caches vmtool does not read from a GGUF file",
+            hint="give the model's config.json",
         )
     known = ARCHITECTURES.get(architecture)
     fields.architecture = architecture

@@ -219,6 +219,9 @@ def test_flags_win_over_the_file():
     [
         ("newarch", {"attention.something_new": 3}, "general.architecture"),
         ("llada", {}, "general.architecture"),
+        ("clef", {}, "general.architecture"),
+        ("graniteswitch", {}, "general.architecture"),
+        ("qwen4exp", {}, "general.architecture"),
         ("llama", {"attention.sliding_window": 4096}, "llama.attention.sliding_window"),
         ("llama", {"ssm.state_size": 128}, "llama.ssm.state_size"),
         ("llama", {"attention.something_new": 3}, "llama.attention.something_new"),
