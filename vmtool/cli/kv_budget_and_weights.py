@@ -13,6 +13,7 @@ from vmtool.units import MIB, SIZES_HINT, format_size, parse_percent, parse_size
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import Budget
 
 #: The origin of a budget that does not depend on this machine.
@@ -165,6 +166,16 @@ def refuse_weights(budget: Budget, ranks: int) -> None:
             "--weights none"
         ),
     )
+
+
+def refuse_large_weights(question: Question) -> None:
+    """Fail if the weights leave nothing of the budget.
+
+    Raises:
+        RefusedError: With how large they are.
+    """
+    if question.budget is not None:
+        refuse_weights(question.budget, question.geometry.tp * question.geometry.pp)
 
 
 def _part(percent: str, text: str) -> Fraction:

@@ -321,7 +321,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
 
 
 def _answer(request: EstimateRequest, output: Output) -> None:
-    from vmtool.cli.kv_estimate_compare import refuse_large_weights
+    from vmtool.cli.kv_budget_and_weights import refuse_large_weights
     from vmtool.kv.estimate import answer_question
     from vmtool.kv.packing.policies import POLICIES
     from vmtool.report.kv_estimate import to_text
@@ -353,8 +353,8 @@ def _save_page(path: str | None, result: PageResult, output: Output) -> None:
 
 
 def _engine(request: EstimateRequest, output: Output) -> None:
+    from vmtool.cli.kv_budget_and_weights import refuse_large_weights
     from vmtool.cli.kv_engine_answer import engine_result
-    from vmtool.cli.kv_estimate_compare import refuse_large_weights
     from vmtool.report.kv_engines import to_text
 
     question = request.question()
@@ -421,7 +421,8 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
     """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
     from dataclasses import replace
 
-    from vmtool.cli.kv_estimate_compare import read_sweep, refuse_large_weights
+    from vmtool.cli.kv_budget_and_weights import refuse_large_weights
+    from vmtool.cli.kv_estimate_compare import read_sweep
     from vmtool.kv.estimate import answer_of, need_of
     from vmtool.kv.estimate_compare_result import ComparisonRow, EstimateSweep
     from vmtool.report.kv_estimate_compare import sweep_text

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from vmtool.cli.kv_budget_and_weights import refuse_large_weights
 from vmtool.cli.kv_engine_answer import engine_result
 from vmtool.errors import RefusedError, UsageError
 from vmtool.units import parse_count
@@ -14,23 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.cli.kv_estimate_request import EstimateRequest
-    from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_compare_result import ComparisonRow
 
 #: More rows than this are no table that anyone reads.
 MOST_ROWS: Final = 1000
-
-
-def refuse_large_weights(question: Question) -> None:
-    """Fail if the weights leave nothing of the budget.
-
-    Raises:
-        RefusedError: With how large they are.
-    """
-    if question.budget is not None:
-        from vmtool.cli.kv_budget_and_weights import refuse_weights
-
-        refuse_weights(question.budget, question.geometry.tp * question.geometry.pp)
 
 
 def row_of(

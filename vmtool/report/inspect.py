@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
@@ -10,10 +9,12 @@ from rich.text import Text
 from vmtool.errors import printable
 from vmtool.json_documents import plain
 from vmtool.report.inspect_findings import COUNTERS, describe, shown_count, shown_rate, shown_size
+from vmtool.report.inspect_headline import describe_ending, describe_programs, headline, time_left
+from vmtool.report.inspect_reservations import reservation_parts
 from vmtool.report.machine import conditions_line
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.results.check_outcomes import CheckOutcome
-from vmtool.results.inspect import FindingRating, WatchEnding
+from vmtool.results.inspect import FindingRating
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
         LimitUse,
         ProcessCgroup,
         ProcessDevice,
-        ProgramStart,
-        ReservedRange,
         Trend,
         Unavailable,
     )
@@ -40,16 +39,6 @@ _STYLES: Final = {
     FindingRating.NOTE: "",
 }
 OTHER_NAMESPACE: Final = "it runs in another PID namespace, where its PID is different"
-_UNITS: Final = {
-    "areas": "memory areas",
-    "descriptors": "descriptors",
-    "user_tasks": "tasks of the user",
-    "group_tasks": "tasks of the control group",
-    "address_space_bytes": "of address space",
-    "charge_bytes": "of private writable memory",
-    "locked_bytes": "of locked memory",
-    "group_used_bytes": "charged to the control group, not counting its file cache",
-}
 
 
 def to_text(result: InspectResult, console: Console) -> None:
@@ -82,7 +71,7 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
         yield from _trend_table(result)
     if result.reservations:
         yield ""
-        yield from _reservations(result, width)
+        yield from reservation_parts(result, width)
     if result.devices:
         yield ""
         for text in describe_devices(result.devices):
@@ -101,96 +90,6 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     if result.conditions is not None:
         yield ""
         yield paragraph(conditions_line(result.conditions, None, plain(result.machine)))
-
-
-def describe_ending(result: InspectResult) -> str | None:
-    """Return how the watch ended, if it ended early."""
-    if not result.samples:
-        return None  # the first line says it
-    if result.ending is WatchEnding.INTERRUPTED:
-        return "interrupted: the figures cover what was watched until then"
-    if result.ending is WatchEnding.PROCESS_ENDED:
-        return (
-            f"the process ended{_exit_words(result.process.exit_code)}: the figures are the last ones "
-            "that could be read"
-        )
-    return None
-
-
-def _exit_words(code: int | None) -> str:
-    if code is None:
-        return ""
-    names = {128 + number: number.name for number in signal.Signals}
-    return f" with exit code {code}" + (f" ({names[code]})" if code in names else "")
-
-
-def headline(result: InspectResult) -> str:
-    """Return the answer: what stops the process, or what comes nearest to it."""
-    who = f"{printable(result.process.name)} ({result.process.pid})"
-    if not result.samples:
-        end = _exit_words(result.process.exit_code)
-        return f"{who}: nothing was measured: it ended before the first sample{end and f',{end}'}"
-    first = next(iter(result.findings), None)  # the worst
-    problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
-    if first is not None and problems:
-        also = _more(len(problems) - 1, "problem")
-        filling = [t for t in result.trends if t.limit and t.limit == first.values.get("limit")]
-        growth = _growth(result, but=filling)
-        return f"{who}: {describe(first)[0].partition(';')[0]}{_full_in(filling)}{also}{growth}"
-    filling = [trend for trend in result.trends if trend.full_in_s is not None]
-    if filling:
-        filling.sort(key=lambda trend: trend.full_in_s or 0.0)
-        limit = next(limit for limit in result.limits if limit.name == filling[0].limit)
-        growth = _growth(result, but=filling[:1])
-        return f"{who}: no problem yet; {_use(limit)}{_full_in(filling)}{growth}"
-    warnings = [f for f in result.findings if f.rating is FindingRating.WARNING]
-    if first is not None and warnings:
-        also = _more(len(warnings) - 1, "warning")
-        return f"{who}: {describe(first)[0].partition(';')[0]}{also}"
-    nearest = max(
-        (limit for limit in result.limits if limit.soft and limit.used is not None),
-        key=lambda limit: (limit.used or 0) / (limit.soft or 1),
-        default=None,
-    )
-    if nearest is None:
-        return f"{who}: no problem found; no limit is {'set' if result.limits else 'known'}"
-    return f"{who}: no problem found; nearest limit: {_use(nearest)}"
-
-
-def _growth(result: InspectResult, *, but: Sequence[Trend]) -> str:
-    """Return what grows, unless it is said already, as one of the trends *but*."""
-    growth = next((finding for finding in result.findings if finding.name == "growth"), None)
-    if growth is None or growth.values["counter"] in {trend.counter for trend in but}:
-        return ""
-    return f"; {describe(growth)[0].partition(';')[0]}"
-
-
-def describe_programs(programs: Sequence[ProgramStart]) -> str:
-    """Return which programs the process ran, one after the other."""
-    first, *others = programs
-    words = [f"{printable(each.name)} after {format_duration(each.at_ns)}" for each in others]
-    return (
-        f"exec: {printable(first.name)}, then {', then '.join(words)}; trends and reservations "
-        "cover only the last program"
-    )
-
-
-def _full_in(filling: Sequence[Trend]) -> str:
-    return f", full in {_seconds(filling[0])} at this rate" if filling else ""
-
-
-def _seconds(trend: Trend) -> str:
-    return format_duration((trend.full_in_s or 0) * 1e9)
-
-
-def _more(count: int, what: str) -> str:
-    return f", and {count} more {what}{'s'[: count > 1]}" if count else ""
-
-
-def _use(limit: LimitUse) -> str:
-    form = shown_size if limit.counter.endswith("_bytes") else shown_count
-    unit = _UNITS.get(limit.counter, limit.counter)
-    return f"{form(limit.used)} of {form(limit.soft)} {unit} ({limit.name})"
 
 
 def counter_rows(result: InspectResult) -> list[tuple[str, str]]:
@@ -286,7 +185,7 @@ def trend_rows(result: InspectResult) -> tuple[list[tuple[str, ...]], list[str]]
         if word in _VERDICTS:
             notes[word] = _VERDICTS[word]
         if trend.full_in_s is not None:
-            filling.append(f"{name}: {trend.limit} is reached in {_seconds(trend)} at this rate")
+            filling.append(f"{name}: {trend.limit} is reached in {time_left(trend)} at this rate")
         rate, low, high = (
             shown_rate(trend.counter, each) for each in (trend.per_second, trend.low, trend.high)
         )
@@ -324,92 +223,6 @@ def _verdict(trend: Trend) -> str:
     if trend.low <= 0:
         return "none" if trend.growth_most < trend.growth_least else "not proven"
     return "small" if trend.growth < trend.growth_least else "slowing"
-
-
-#: The columns that the table of reservations needs with addresses.
-_WITH_ADDRESSES: Final = 100
-
-
-def _reservations(result: InspectResult, width: int) -> Iterator[RenderableType]:
-    addresses = width >= _WITH_ADDRESSES
-    headings, rows = reservation_table(result.reservations)
-    if addresses:
-        headings = (*headings, "base")
-        rows = [
-            (*row, f"{item.base:#x}") for row, item in zip(rows, result.reservations, strict=True)
-        ]
-    yield table(headings, rows)
-    headings, rows = node_table(result.reservations)
-    if rows:
-        yield ""
-        yield table(headings, rows)
-    notes = describe_hidden(result)
-    if not addresses:
-        notes.append(f"addresses need {_WITH_ADDRESSES} columns or --json")
-    age = result.areas_age_ns
-    if age is not None and age > 2 * 10**9:
-        notes.append(f"read {format_duration(age)} ago")
-    if notes:
-        yield paragraph("; ".join(notes))
-
-
-def describe_hidden(result: InspectResult) -> list[str]:
-    """Return how many reservations are left out, if any are."""
-    hidden = result.reservations_total - len(result.reservations)
-    return [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
-
-
-def reservation_table(
-    reservations: Sequence[ReservedRange],
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headings and cells, without the columns that hold nothing in any row."""
-    read = any(item.resident_bytes is not None for item in reservations)
-    columns = {
-        "reservation": [reservation_name(item) for item in reservations],
-        "capacity": [shown_size(item.capacity_bytes) for item in reservations],
-        "committed": [shown_size(item.committed_bytes) for item in reservations],
-        "resident": [
-            ("not read" if read else "-")
-            if item.resident_bytes is None
-            else shown_size(item.resident_bytes)
-            for item in reservations
-        ],
-        "huge": [shown_size(item.huge_bytes) if item.huge_bytes else "-" for item in reservations],
-        "granule": [_granule(item) for item in reservations],
-        "areas": [shown_count(item.pieces) for item in reservations],
-        "perms": [item.permissions for item in reservations],
-    }
-    kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
-    return tuple(kept), list(zip(*kept.values(), strict=True))
-
-
-def node_table(
-    reservations: Sequence[ReservedRange],
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headings and cells of where the pages of the reservations are that have any."""
-    placed = [(reservation_name(item), item.node_bytes) for item in reservations if item.node_bytes]
-    count = max((len(nodes) for _, nodes in placed), default=0)
-    rows = [
-        (name, *(format_size(n) for n in (*nodes, *[0] * (count - len(nodes)))))
-        for name, nodes in placed
-    ]
-    return ("resident on", *(f"node {node}" for node in range(count))), rows
-
-
-def _granule(item: ReservedRange) -> str:
-    if item.granule_bytes is None or item.committed_bytes == item.capacity_bytes:
-        return "-"
-    return ("" if item.granule_exact else "≤ ") + format_size(item.granule_bytes)
-
-
-def reservation_name(item: ReservedRange) -> str:
-    """Return what a reservation is: its owner where that is certain, or the kernel's name of it."""
-    name = printable(item.name)
-    if item.kind == "file":
-        name = name.rsplit("/", 1)[-1]
-    if item.owner:
-        return f"{item.owner}{f' {name}' if name and item.kind != 'anonymous' else ''}"
-    return name or item.kind
 
 
 def child_table(

@@ -12,17 +12,17 @@ from vmtool.report.inspect import (
     counter_rows,
     describe_check,
     describe_devices,
-    describe_ending,
-    describe_hidden,
-    describe_programs,
     describe_unavailable,
-    headline,
-    node_table,
-    reservation_name,
-    reservation_table,
     trend_rows,
 )
 from vmtool.report.inspect_findings import describe
+from vmtool.report.inspect_headline import describe_ending, describe_programs, headline
+from vmtool.report.inspect_reservations import (
+    describe_hidden,
+    node_table,
+    reservation_name,
+    reservation_table,
+)
 from vmtool.report.machine import moment, page_place
 from vmtool.report.page import (
     Markup,

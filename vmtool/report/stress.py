@@ -9,9 +9,9 @@ from rich.text import Text
 from vmtool.report.checks_and_advice import advice_text, describe, hint, shown_word, summarize
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.recommendation import huge_text, recommendation_text
+from vmtool.report.stress_devices import device_sentences
 from vmtool.report.table import backing_label, duration_or_dash, table
 from vmtool.report.text_chart import histogram_rows
-from vmtool.report.unmap_waits import device_sentences
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, Outcome
 from vmtool.units import format_duration, format_size

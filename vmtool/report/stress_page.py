@@ -31,9 +31,9 @@ from vmtool.report.stress import (
     device_rows,
     failed_in,
 )
+from vmtool.report.stress_devices import device_sentences
 from vmtool.report.svg_chart import Series, histogram_chart, timeline_chart
 from vmtool.report.table import backing_label, duration_or_dash
-from vmtool.report.unmap_waits import device_sentences
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import Outcome
 from vmtool.units import format_duration, format_size

@@ -9,10 +9,12 @@ from vmtool.inspect.conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import DeviceProcess
-from vmtool.report.inspect import headline, reservation_table, to_text
+from vmtool.report.inspect import to_text
 from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_findings import describe
+from vmtool.report.inspect_headline import headline
 from vmtool.report.inspect_page import to_html
+from vmtool.report.inspect_reservations import reservation_table
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.inspect import (
     ChildProcess,

@@ -1,21 +1,16 @@
-"""How long unmapping waits for work on the device, and what peers cost, in sentences."""
+"""What a stress run found about its devices, in sentences: waits of unmapping, and what peers cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vmtool.report.table import duration_or_dash
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vmtool.results.stress import (
-        DeviceResult,
-        StressResult,
-        UnmapResult,
-    )
-
-from vmtool.report.table import duration_or_dash
+    from vmtool.results.stress import DeviceResult, StressResult, UnmapResult
 
 
 def unmapping_words(found: UnmapResult) -> str:
