@@ -228,13 +228,13 @@ class BlockFlags:
         blocks += taken
         return granules, calls
 
-    def take_each(self, takers: Iterable[list[Stretch]]) -> Iterator[tuple[int, int, int]]:
+    def take_each(self, takers: Iterable[list[Stretch]]) -> list[tuple[int, int, int]]:
         """Take the lowest block for each of *takers* in turn.
 
-        Yields:
+        Returns:
             For each taker that commits memory: its number, the granules and the spans.
         """
-        used, low = self._used, self.low
+        used, low, found = self._used, self.low, []
         for number, blocks in enumerate(takers):
             block = used.find(0, low)
             if block < 0:
@@ -249,8 +249,9 @@ class BlockFlags:
                     granules += pool.count * (end - at)
                     calls += pool.count
             if granules:
-                yield number, granules, calls
+                found.append((number, granules, calls))
         self.low = low
+        return found
 
     def give(self, blocks: Iterable[Stretch]) -> None:
         """Give back *blocks*, whose granules are not committed, or stay committed."""

@@ -53,19 +53,42 @@ class PoolMasks:
         """Let the first pool begin at *base*, and each be of *size* bytes."""
         self._base, self._size = base, size
 
-    def all_blocks(self, tops: int) -> int:
-        """Return all blocks of the granules whose last ones are *tops*."""
+    def update(self, sections: Iterable[int], free: list[int], blocks: int) -> Masks:
+        """Find out what is committed in *sections*; return the last blocks of granules that changed.
+
+        Args:
+            sections: Their numbers.
+            free: The free blocks of each section.
+            blocks: All blocks of one.
+        """
+        below, tops, busy = self.below, self.tops, self.busy
+        changed = {}
+        for at in sections:
+            used = free[at] ^ blocks
+            # The sum carries into the last block of a granule where one below it is in use.
+            now = (((used & below) + below) | used) & tops
+            if now != busy[at]:
+                changed[at] = now ^ busy[at]
+                busy[at] = now
+        return changed
+
+    def idle(self, at: int) -> int:
+        """Return the blocks of section *at* whose granules are not committed."""
+        tops = self.busy[at] ^ self.tops
         return (tops << 1) - (tops >> (self.filling - 1))
 
-    def runs(self, found: Masks) -> int:
-        """Return how many runs of neighbours the granules *found* are, by their last blocks."""
-        first, last = 1 << (self.filling - 1), 1 << (self._section - 1)
-        runs = 0
-        for at, tops in found.items():
-            runs += tops.bit_count() - (tops & (tops << self.filling)).bit_count()
-            if tops & first and found.get(at - 1, 0) & last:
-                runs -= 1
-        return runs
+    def count_runs(self, found: Masks) -> tuple[int, int]:
+        """Return how many granules *found* are, by their last blocks, and how many runs of them."""
+        granules = joined = 0
+        for tops in found.values():
+            granules += tops.bit_count()
+            joined += (tops & (tops << self.filling)).bit_count()
+        if len(found) > 1:
+            first, last = 1 << (self.filling - 1), 1 << (self._section - 1)
+            for at, tops in found.items():
+                if tops & first and found.get(at - 1, 0) & last:
+                    joined += 1
+        return granules, granules - joined
 
     def spans(self, found: Masks, granule: int) -> Iterator[Piece]:
         """Yield where the granules *found* lie, a run of them at a time."""
@@ -168,19 +191,16 @@ class BlockMasks:
 
     def use(self, _low: int, taken: Iterable[Masks]) -> tuple[int, int, _Found]:
         """Return how many granules the blocks *taken* commit, in how many spans, and those."""
-        free, idle, found = self._free, self._idle, []
-        for masks in taken:
-            for at, mask in masks.items():
-                if mask & idle[at]:  # those of all that are taken are found at once
-                    found += self._update(at, free[at])
-        return self._sum(found) if found else (0, 0, found)
+        idle = self._idle
+        sections = {at for masks in taken for at, mask in masks.items() if mask & idle[at]}
+        return self._update(sections) if sections else (0, 0, [])
 
     def undo(self, found: _Found) -> None:
         """Note that the granules *found*, of the last use, have no block in use after all."""
         for pool, masks in found:
             for at, tops in masks.items():
                 pool.busy[at] ^= tops
-                self._idle[at] |= pool.all_blocks(tops)
+                self._idle[at] |= pool.idle(at)
 
     def add(self, masks: Masks, count: int, most: int) -> tuple[int, int] | None:
         """Add the lowest *count* blocks to *masks*, unless they commit more than *most* granules.
@@ -189,13 +209,17 @@ class BlockMasks:
             How many they commit, and in how many spans.
         """
         free, idle, at = self._free, self._idle, self.low
+        granules = calls = 0
         if count > 1:
             taken = self.take(count)
-            granules, calls, found = self.use(at, (taken,))
-            if granules > most:
-                self.undo(found)
-                self.give(taken)
-                return None
+            for at, mask in taken.items():
+                if mask & idle[at]:
+                    granules, calls, found = self._update(taken)
+                    if granules > most:
+                        self.undo(found)
+                        self.give(taken)
+                        return None
+                    break
             if masks:
                 self.join(masks, taken)
             else:
@@ -207,15 +231,14 @@ class BlockMasks:
             else:
                 at += 1
         self.low = at
-        rest = mask & (mask - 1)
+        free[at] = rest = mask & (mask - 1)
         block = mask ^ rest
-        granules = calls = 0
         if block & idle[at]:
-            granules, calls, found = self._sum(self._update(at, rest))
+            granules, calls, found = self._update((at,))
             if granules > most:
                 self.undo(found)
+                free[at] = mask
                 return None
-        free[at] = rest
         masks[at] = masks.get(at, 0) | block
         return granules, calls
 
@@ -242,8 +265,7 @@ class BlockMasks:
             masks[at] = masks.get(at, 0) | block
             mask = rest
             if block & idle:
-                granules, calls, _ = self._sum(self._update(at, mask))
-                found.append((number, granules, calls))
+                found.append((number, granules := self._begin(at, block), granules))
                 idle = self._idle[at]
         free[at], self.low = mask, at
         return found
@@ -265,48 +287,50 @@ class BlockMasks:
 
     def release(self, masks: Masks) -> tuple[int, int, _Found]:
         """Give back blocks; how many granules have none in use any more, in how many spans, those."""
-        free, blocks, low = self._free, self._all, self.low
-        found: _Found = []
-        pool, *others = self._pools
-        below, tops, busy = pool.below, pool.tops, pool.busy
+        free, low = self._free, self.low
         for at, mask in masks.items():
-            free[at] = now = free[at] | mask
+            free[at] |= mask
             if at < low:  # noqa: PLR1730 - min() takes longer
                 low = at
-            used = now ^ blocks
-            if (((used & below) + below) | used) & tops != busy[at] or others:
-                found += self._update(at, now)
         self.low = low
-        return self._sum(found) if found else (0, 0, found)
+        return self._update(masks)
 
     # ---- granules -------------------------------------------------------------------------------
 
-    def _update(self, at: int, free: int) -> _Found:
-        """Find out what is committed in section *at*, now that *free* is free; what has changed."""
-        used, idle = free ^ self._all, 0
+    def _update(self, sections: Iterable[int]) -> tuple[int, int, _Found]:
+        """Find out what is committed in *sections* now.
+
+        Returns:
+            How many granules have changed, in how many spans, and those.
+        """
+        granules = calls = 0
         found: _Found = []
         for pool in self._pools:
-            # The sum carries into the last block of a granule where one below it is in use.
-            busy = (((used & pool.below) + pool.below) | used) & pool.tops
-            if busy != pool.busy[at]:
-                found.append((pool, {at: busy ^ pool.busy[at]}))
-                pool.busy[at] = busy
-            idle |= pool.all_blocks(busy ^ pool.tops)
-        self._idle[at] = idle
-        return found
-
-    def _sum(self, found: _Found) -> tuple[int, int, _Found]:
-        """Return how many granules *found* are, in how many spans, and all sections of each pool."""
-        if len(found) > 1:
-            joined: dict[PoolMasks, Masks] = {}
-            for pool, masks in found:
-                joined.setdefault(pool, {}).update(masks)
-            found = list(joined.items())
-        granules = calls = 0
-        for pool, masks in found:
-            granules += pool.count * sum([tops.bit_count() for tops in masks.values()])
-            calls += pool.count * pool.runs(masks)
+            changed = pool.update(sections, self._free, self._all)
+            if changed:
+                number, runs = pool.count_runs(changed)
+                granules += pool.count * number
+                calls += pool.count * runs
+                found.append((pool, changed))
+        for _, changed in found:
+            for at in changed:
+                idle = 0
+                for pool in self._pools:
+                    idle |= pool.idle(at)
+                self._idle[at] = idle
         return granules, calls, found
+
+    def _begin(self, at: int, block: int) -> int:
+        """Note that *block*, the lowest free one, commits granules: it is their first; how many."""
+        granules = idle = 0
+        for pool in self._pools:
+            top = block << (pool.filling - 1)
+            if top & pool.tops and not top & pool.busy[at]:
+                pool.busy[at] |= top
+                granules += pool.count
+            idle |= pool.idle(at)
+        self._idle[at] = idle
+        return granules
 
     def _extend(self) -> None:
         """Add a section, all of whose blocks are free."""
@@ -318,27 +342,30 @@ class BlockMasks:
 
 def _lowest(mask: int, count: int) -> int:
     """Return the lowest *count* bits of *mask*, which has more."""
-    left, width, below = mask, mask.bit_length(), 0
-    at = width * count // mask.bit_count()
-    while True:
-        part = left & ((1 << at) - 1)
+    at = low = count
+    below = (mask & -mask).bit_length() - 1
+    mask >>= below
+    part = mask & ((1 << at) - 1)
+    more = count - part.bit_count()
+    while more > _NEAR:
+        low, at = at, 2 * at
+        part = mask & ((1 << at) - 1)
         more = count - part.bit_count()
-        if more > _NEAR:
-            count = more
-            left >>= at
-            below += at
-            width -= at
-        elif more < -_NEAR:
-            left, width = part, at
+    while more < -_NEAR:  # it lies between low and at
+        middle = (low + at) // 2
+        found = mask & ((1 << middle) - 1)
+        lacks = count - found.bit_count()
+        if lacks > _NEAR:
+            low = middle
         else:
-            break
-        at = width // 2
-    rest = left ^ part
-    while more > 0:
-        rest &= rest - 1
-        more -= 1
-        part = left ^ rest
+            at, part, more = middle, found, lacks
+    if more > 0:
+        rest = mask ^ part
+        while more > 0:
+            rest &= rest - 1
+            more -= 1
+        part = mask ^ rest
     while more < 0:
         part ^= 1 << (part.bit_length() - 1)
         more += 1
-    return part << below | mask & ((1 << below) - 1)
+    return part << below

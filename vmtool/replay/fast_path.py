@@ -243,29 +243,30 @@ class Shortcuts:
                         committed_high = committed
                         if committed > peak:
                             peak, peak_at = committed, now
-                    if stale or turn_ns < at + (kind == _ARRIVAL) or at >= due_ns:
-                        continue
                 else:
                     for number, nbytes, calls in pools.take_each(
                         ring.passed(count), growth.lacks[0][0]
                     ):
-                        at = ring.time(number)
+                        when = ring.time(number)
                         commits += calls
                         committed += nbytes
-                        committed_moment += nbytes * at
+                        committed_moment += nbytes * when
                         if committed > committed_high:
                             committed_high = committed
                             if committed > peak:
-                                peak, peak_at = committed, at
+                                peak, peak_at = committed, when
                         after = number + 1
                         if committed - owned - after * ring_bytes > unowned:
-                            while after < count and ring.time(after) == at:
+                            while after < count and ring.time(after) == when:
                                 after += 1
                             left = committed - owned - after * ring_bytes
                             if after < count and left > unowned:  # else it is not known to last
                                 unowned, unowned_charged = left, committed
                     owned += count * ring_bytes
+                if stale or turn_ns < at + (kind == _ARRIVAL) or at >= due_ns:
                     continue
+                if pools is not None and committed - owned > unowned and at != now:
+                    unowned, unowned_charged = committed - owned, committed
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step

@@ -57,7 +57,7 @@ class Blocks(Protocol):
             How many they commit, and in how many spans.
         """
 
-    def take_each(self, takers: Iterable[Any]) -> Iterable[tuple[int, int, int]]:
+    def take_each(self, takers: Iterable[Any]) -> list[tuple[int, int, int]]:
         """Add the lowest block to each of *takers* in turn.
 
         Returns:
@@ -115,6 +115,7 @@ class PoolStore(PrefixStore):
         self._granule = granule
         self._steps: dict[tuple[int, int], Growth] = {}
         self._prefix_sizes: list[int] = []  # by number of blocks
+        self._counts: list[list[int]] = []  # by depth
         self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
         for each in self._classes:
@@ -127,9 +128,13 @@ class PoolStore(PrefixStore):
     def admit(self, seq: RunningSequence, tokens: int) -> bool:
         """Take the blocks that *seq* needs at *tokens*; ``False`` if the budget refuses."""
         account = self._account
+        all_bytes, _, backed, covered, _, _ = self.step(-1, tokens)
+        if not self._keep:  # what is kept would be used now, even if not enough is free
+            least = all_bytes - self._prefix_bytes(self._in_use(seq))[0]
+            if account.owned + least > account.budget:
+                return False
         hit = self._enter(seq)
         path, new = hit.path, hit.path[hit.resident :]
-        all_bytes, _, backed, covered, _, _ = self.step(-1, tokens)
         lacks = all_bytes - self._prefix_bytes(hit.resident)[0]
         while True:
             if account.owned - account.kept + lacks > account.budget:  # even if packed perfectly
@@ -137,9 +142,10 @@ class PoolStore(PrefixStore):
                 return False
             lows = [each.low for each in self._classes]
             for node in new:
+                counts = self._node_counts(node.depth)
                 node.blocks = [
-                    each.take(self._node_blocks(each, node.depth), listed=True)
-                    for each in self._classes
+                    each.take(count, listed=True)
+                    for each, count in zip(self._classes, counts, strict=True)
                 ]
             shared = len(path) * self._prefix_tokens
             own = [
@@ -192,9 +198,11 @@ class PoolStore(PrefixStore):
         if not held:
             held = seq.blocks = [each.take(0) for each in classes]
         if len(lacks) == 1:
-            (at, count), *_ = lacks
+            at, count = lacks[0]
             added = classes[at].add(held[at], count, room // granule)
-            return added and (added[0] * granule, added[1])
+            if added is None or not added[0]:
+                return added
+            return added[0] * granule, added[1]
         taken = []
         nbytes = calls = 0
         for at, count in lacks:
@@ -222,11 +230,8 @@ class PoolStore(PrefixStore):
         Returns:
             For each sequence that commits memory: its number, the bytes and the spans.
         """
-        takers = [seq.blocks[at] for seq in sequences]
-        granule = self._granule
-        return [
-            (n, more * granule, calls) for n, more, calls in self._classes[at].take_each(takers)
-        ]
+        found = self._classes[at].take_each([seq.blocks[at] for seq in sequences])
+        return [(n, more * self._granule, calls) for n, more, calls in found] if found else found
 
     @property
     def regular(self) -> Regular | None:
@@ -272,9 +277,14 @@ class PoolStore(PrefixStore):
             sizes.append(sum(e.block_bytes * e.kind.full_blocks(tokens) for e in self._classes))
         return sizes[blocks], sizes[blocks]
 
-    def _node_blocks(self, each: Blocks, depth: int) -> int:
-        full_blocks, tokens = each.kind.full_blocks, self._prefix_tokens
-        return full_blocks((depth + 1) * tokens) - full_blocks(depth * tokens)
+    def _node_counts(self, depth: int) -> list[int]:
+        """Return how many blocks of each class hold the block at *depth* of a prefix."""
+        counts, tokens = self._counts, self._prefix_tokens
+        while len(counts) <= depth:
+            at = len(counts) * tokens
+            full = [each.kind.full_blocks for each in self._classes]
+            counts.append([blocks(at + tokens) - blocks(at) for blocks in full])
+        return counts[depth]
 
     def _free_node(self, node: Node) -> int:
         self._free(node.blocks)
@@ -354,6 +364,10 @@ class PoolStore(PrefixStore):
 
     def give(self, given: Sequence[Any]) -> tuple[int, int, list[tuple[Blocks, Any]]]:
         """Give back blocks; return the bytes, spans and granules that have none in use any more."""
+        if len(given) == 1:
+            (each,) = self._classes
+            freed, calls, gone = each.release(given[0])
+            return freed * self._granule, calls, [(each, gone)]
         freed = calls = 0
         found = []
         for each, blocks in zip(self._classes, given, strict=True):

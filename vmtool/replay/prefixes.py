@@ -78,6 +78,17 @@ class Prefixes:
             node = child
         return path, in_use, resident
 
+    def depth(self, names: Sequence[int]) -> int:
+        """Return how many of the first blocks of the prefix *names* are there."""
+        node, depth = self._root, 0
+        for name in names:
+            child = node.children.get(name)
+            if child is None:
+                break
+            node = child
+            depth += 1
+        return depth
+
     def leave(self, path: Sequence[Node], resident: int) -> int:
         """Count one user less of the blocks of *path*, the first *resident* of which have memory.
 

@@ -140,17 +140,28 @@ class PrefixStore:
 
     def _enter(self, seq: RunningSequence) -> Hit:
         """Make *seq* a user of its prefix; :meth:`_take` or :meth:`_cancel` must follow."""
-        request = seq.request
-        if not self._share or not request.prefix:
+        if not self._share or not seq.request.prefix:
             return _NO_HIT
-        # The last named block may be partly filled; what else it holds is unknown.
-        names = request.prefix[: request.prompt_tokens // self._prefix_tokens]
-        path, in_use, resident = self._prefixes.enter(names)
+        path, in_use, resident = self._prefixes.enter(self._names(seq))
         reused = 0
         if resident > in_use:
             reused = self._prefix_bytes(resident)[0] - self._prefix_bytes(in_use)[0]
             self._account.keep(-reused)
         return Hit(path, in_use, resident, reused)
+
+    def _names(self, seq: RunningSequence) -> tuple[int, ...]:
+        """Return the names of the blocks of its prefix that its prompt fills.
+
+        The last named block may be partly filled; what else it holds is unknown.
+        """
+        request = seq.request
+        return request.prefix[: request.prompt_tokens // self._prefix_tokens]
+
+    def _in_use(self, seq: RunningSequence) -> int:
+        """Return how many of the first blocks of the prefix of *seq* others have."""
+        if not self._share or not seq.request.prefix:
+            return 0
+        return self._prefixes.depth(self._names(seq))
 
     def _cancel(self, hit: Hit) -> None:
         """Undo :meth:`_enter`."""
