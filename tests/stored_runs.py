@@ -9,6 +9,7 @@ import jsonschema
 
 from vmtool.cli.schema import json_schema
 from vmtool.compare.run_sets import StoredRun, set_of
+from vmtool.histograms import Histogram, summarize
 from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check_outcomes import Check, CheckOutcome
@@ -31,7 +32,6 @@ from vmtool.results.stress import (
     StressSettings,
     UnmapResult,
 )
-from vmtool.stats import Histogram, summarize
 
 ROUNDS = 20
 

@@ -16,6 +16,7 @@ from stored_runs import eventful
 
 from vmtool.compare.changes import compare
 from vmtool.compare.run_sets import StoredRun, set_of
+from vmtool.histograms import Histogram
 from vmtool.kv.packing.policies import POLICIES
 from vmtool.report.compare_page import to_html
 from vmtool.report.page import Markup, figure, grid
@@ -24,7 +25,6 @@ from vmtool.report.stress_page import to_html as stress_page
 from vmtool.report.svg_chart import RatioRow, histogram_chart, ratio_chart
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import Outcome
-from vmtool.stats import Histogram
 
 pytestmark = pytest.mark.browser
 

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console
 
 from vmtool.cli import grow as module
+from vmtool.histograms import summarize_samples
 from vmtool.memory.counters import read_process
 from vmtool.report.grow import bar, picked_rows, to_text
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.grow import CopyResult, GrowResult, GrowSteps
-from vmtool.stats import summarize_samples
 from vmtool.units import KIB, MIB, format_duration
 
 

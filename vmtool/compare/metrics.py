@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.histograms import P999_SAMPLES
 from vmtool.results.stress import HUGE, METHODS, PHASES, base_method
-from vmtool.stats import P999_SAMPLES
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from vmtool.machine.facts import MachineFacts, SystemFacts
 from vmtool.results.document_kinds import DOCUMENTS
 from vmtool.results.earlier_versions import from_version_1
 from vmtool.results.stress import full_name
-from vmtool.stats import median_slope
+from vmtool.slopes import median_slope
 from vmtool.units import GIB, format_size
 
 if TYPE_CHECKING:

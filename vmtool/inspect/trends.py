@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.results.inspect import Sample, Trend
-from vmtool.stats import growth
+from vmtool.slopes import growth
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def trends(
 ) -> tuple[Trend, ...]:
     """Return the trend of every counter that has at least six samples and changed.
 
-    The slope is Theil and Sen's with a 99 % interval (see ``vmtool.stats.slope``). It is called growth
-    if it lasts, by the rule of ``stress`` (see ``vmtool.stats.growth``), and is at least 1 MiB (8 of what
+    The slope is Theil and Sen's with a 99 % interval (see ``vmtool.slopes.slope``). It is called growth
+    if it lasts, by the rule of ``stress`` (see ``vmtool.slopes.growth``), and is at least 1 MiB (8 of what
     is counted) and 1 % of the counter over the whole watch.
 
     Args:

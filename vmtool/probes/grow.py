@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, cast
 
 from vmtool.errors import VmtoolError
+from vmtool.histograms import summarize_samples
 from vmtool.machine.device_memory import shared_device
 from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
@@ -17,7 +18,6 @@ from vmtool.probes.grow_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare
 from vmtool.probes.grow_checks import CHECKS, GrowChecks, unless
 from vmtool.probes.grow_stamps import stamps_for
 from vmtool.results.grow import GrowFailure, GrowResult, GrowSteps
-from vmtool.stats import summarize_samples
 from vmtool.units import align_up
 
 if TYPE_CHECKING:

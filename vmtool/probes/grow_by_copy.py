@@ -9,9 +9,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, UnavailableError
+from vmtool.histograms import summarize_samples
 from vmtool.probes.grow_stamps import Stamps
 from vmtool.results.grow import CopyResult
-from vmtool.stats import summarize_samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

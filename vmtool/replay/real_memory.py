@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
+from vmtool.histograms import summarize
 from vmtool.machine import read_facts
 from vmtool.machine.device_reader import is_fresh_zero, with_device
 from vmtool.memory.addresses import window
@@ -15,7 +16,6 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.replay.replay_recorder import BatchedHistogram
 from vmtool.results.kv_replay import HeldBytes, RealRun, Timing
-from vmtool.stats import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from vmtool.histograms import Histogram, HistogramData
 from vmtool.replay.token_bytes import LiveBytes
 from vmtool.results.kv_replay import Point
-from vmtool.stats import Histogram, HistogramData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

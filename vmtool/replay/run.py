@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.errors import CallError
+from vmtool.histograms import summarize
 from vmtool.kv.packing.block_pools import block_classes
 from vmtool.kv.packing.range_shapes import shapes_of
 from vmtool.machine.preflight import Demand, SizeOption
@@ -24,7 +25,6 @@ from vmtool.results.kv_replay import (
     TraceFacts,
     Usage,
 )
-from vmtool.stats import summarize
 
 if TYPE_CHECKING:
     from collections.abc import Callable

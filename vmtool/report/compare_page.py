@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vmtool.histograms import merged
 from vmtool.report.compare import (
     caveats,
     change_text,
@@ -36,15 +37,14 @@ from vmtool.report.page import (
 from vmtool.report.svg_chart import RatioRow, histogram_chart, ratio_chart, ratio_reach
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.compare import Direction
-from vmtool.stats import merged
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.compare.run_sets import RunSet
+    from vmtool.histograms import HistogramData
     from vmtool.results.compare import Change, CompareResult, Difference
-    from vmtool.stats import HistogramData
 
 _STYLES = {Direction.FASTER: "good", Direction.SLOWER: "bad"}
 _PASSED = {CheckOutcome.PASSED: True, CheckOutcome.FAILED: False, CheckOutcome.NOT_DONE: None}

@@ -15,9 +15,9 @@ from vmtool.units import count_of, format_duration, format_size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from vmtool.histograms import Summary
     from vmtool.results.check_outcomes import Check
     from vmtool.results.grow import CopyResult, GrowFailure, GrowResult
-    from vmtool.stats import Summary
 
 #: The most rows of the picture, evenly chosen, and the most cells of a bar.
 _ROWS: Final = 16

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from vmtool.histograms import Summary
     from vmtool.results.kv_replay import (
         PrefixCache,
         RealRun,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         ReplayResult,
         ReplaySettings,
     )
-    from vmtool.stats import Summary
 
 #: The rule of the simulated clock, to be read with every time that comes from it.
 _RULE: Final = "each sequence decodes at its own fixed rate, however many there are"

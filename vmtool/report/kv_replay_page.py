@@ -6,6 +6,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from vmtool.json_documents import plain
+from vmtool.report.kv_replay import (
+    answer_text,
+    facts,
+    levels,
+    real_text,
+    settings_text,
+    stall_text,
+    trace_text,
+)
 from vmtool.report.machine import page_machine_rows, page_place
 from vmtool.report.page import Markup, figure, grid, join, report, section, tag
 from vmtool.report.page import facts as fact_table
@@ -17,6 +26,7 @@ from vmtool.units import count_of, format_duration, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from vmtool.histograms import Summary
     from vmtool.results.kv_replay import (
         Point,
         RealRun,
@@ -24,17 +34,6 @@ if TYPE_CHECKING:
         ReplayResult,
         ReplaySettings,
     )
-    from vmtool.stats import Summary
-
-from vmtool.report.kv_replay import (
-    answer_text,
-    facts,
-    levels,
-    real_text,
-    settings_text,
-    stall_text,
-    trace_text,
-)
 
 
 def to_html(result: ReplayResult, command: Sequence[str]) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
+from vmtool.histograms import bucket_start
 from vmtool.report.export_formats import Metrics, csv_table
 from vmtool.results.check_outcomes import CheckOutcome
-from vmtool.stats import bucket_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from vmtool.histograms import bucket_start
 from vmtool.report.page import Markup, join, tag
-from vmtool.stats import bucket_start
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.stats import HistogramData
+    from vmtool.histograms import HistogramData
 
 #: A chart is as wide as a phone, so that its text has the size of the page's text there; a wide
 #: page puts several beside each other.

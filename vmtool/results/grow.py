@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from vmtool.histograms import Summary  # noqa: TC001
 from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.results.check_outcomes import Check  # noqa: TC001
-from vmtool.stats import Summary  # noqa: TC001
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
 
+from vmtool.histograms import HistogramData, Summary  # noqa: TC001 - decoding reads the types
 from vmtool.machine.facts import MachineFacts  # noqa: TC001 - decoding reads the types
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
-from vmtool.stats import HistogramData, Summary  # noqa: TC001 - decoding reads the types
 
 
 class OnRefusal(enum.Enum):

@@ -6,9 +6,9 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any
 
+from vmtool.histograms import Summary  # noqa: TC001 - likewise
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.stress import MethodReason, Outcome, StressSettings  # noqa: TC001 - likewise
-from vmtool.stats import Summary  # noqa: TC001 - likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping  # noqa: TC003 - decoding stored results rea
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from vmtool.histograms import HistogramData, Summary  # noqa: TC001 - likewise
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001 - likewise
 from vmtool.results.check_outcomes import Check, Value, all_passed
-from vmtool.stats import HistogramData, Summary  # noqa: TC001 - likewise
 
 #: The phases in the order of a cycle; ``verify`` is the harness's own and is not a platform cost.
 PHASES: Final = ("commit", "touch", "verify", "release")

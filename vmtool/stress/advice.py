@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.results.stress import (
-    Advice,
-    Outcome,
-    base_method,
-)
-from vmtool.stats import bucket_start
+from vmtool.histograms import bucket_start
+from vmtool.results.stress import Advice, Outcome, base_method
 from vmtool.units import MIB
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from replay_reference import Reference
 
+from vmtool.histograms import summarize_samples
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, Span
 from vmtool.kv.packing.policies import POLICIES, make_policy
@@ -18,7 +19,6 @@ from vmtool.replay.rules import Plan
 from vmtool.replay.run import make_store, run_replay
 from vmtool.replay.simulation import Simulation
 from vmtool.results.kv_replay import OnRefusal
-from vmtool.stats import summarize_samples
 
 
 @settings(max_examples=600)

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from stored_runs import phase
 
+from vmtool.histograms import Histogram
 from vmtool.report.svg_chart import (
     WIDTH,
     RatioRow,
@@ -17,7 +18,6 @@ from vmtool.report.svg_chart import (
     ratio_reach,
     timeline_chart,
 )
-from vmtool.stats import Histogram
 from vmtool.units import format_size
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.machine.device_memory import shared_device
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_IN_USE, Checkpoint, CounterSlope
-from vmtool.stats import growth
+from vmtool.slopes import growth
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def leak_slopes(
 ) -> tuple[CounterSlope, ...]:
     """Return the growth per cycle of each counter, over all runs of one worker.
 
-    A leak is growth that lasts (see :func:`vmtool.stats.growth`) and reaches the floor.
+    A leak is growth that lasts (see :func:`vmtool.slopes.growth`) and reaches the floor.
 
     Args:
         runs: For each run the points of (cycle, counts), in order.

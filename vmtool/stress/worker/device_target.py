@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UnavailableError
+from vmtool.histograms import Histogram, summarize
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.machine.device_reader import access_costs, is_fresh_zero
 from vmtool.memory.backing import OutOfMemoryError
@@ -29,7 +30,6 @@ from vmtool.results.stress import (
     CounterReading,
     UnmapResult,
 )
-from vmtool.stats import Histogram, summarize
 from vmtool.stress.plan import device_peers, live_limit, worker_budget
 from vmtool.stress.worker.contents import DeviceContents
 from vmtool.stress.worker.unmap_waits import measure_waiting

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from vmtool.histograms import Histogram, merged, summarize
 from vmtool.results.stress import CallResult, PhaseResult
-from vmtool.stats import Histogram, merged, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vmtool.stats import HistogramData
+    from vmtool.histograms import HistogramData
 
 #: Samples are put into buckets this many at a time, between cycles and outside of any phase.
 BATCH: Final = 2048
