@@ -36,6 +36,7 @@ class Fields:
         architecture: What the model is called in messages.
         origin: The file where the defaults of the architecture are written.
         used: Keys that were read.
+        true_if_absent: Of those, the flags that are absent and so true.
         mha_by_default: Whether an absent number of KV heads means one for each query head.
         names: The keys under which each value may be, by value name.
         applied: Overrides that took effect; shared with nested objects.
@@ -65,6 +66,7 @@ class Fields:
         self.applied: set[str] = set() if applied is None else applied
         self.used: set[str] = set()
         self.defaults: Mapping[str, int] = {}
+        self.true_if_absent: set[str] = set()
         self.names: Mapping[str, Sequence[str]] = {}
         self.architecture = self.origin = ""
         self.mha_by_default = False
@@ -117,7 +119,7 @@ class Fields:
         result.architecture, result.mha_by_default = self.architecture, self.mha_by_default
         result.origin = self.origin
         result.outer = self.outer
-        result.used = self.used
+        result.used, result.true_if_absent = self.used, self.true_if_absent
         result.changed = {key: f"{prefix}{key}" for key in changes}
         self.opened.append(result)
         return result
@@ -222,6 +224,8 @@ class Fields:
         """Return the boolean *key*; absent and null mean *default*."""
         value = self.raw(key)
         if value is None:
+            if default:
+                self.true_if_absent.add(key)
             return default
         if not isinstance(value, bool):
             self.fail(key, f"must be true or false, not {_kind(value)}")

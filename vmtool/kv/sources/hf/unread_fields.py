@@ -127,7 +127,7 @@ def refuse_unread(fields: Fields, harmless: frozenset[str], *, is_known: bool = 
             known = absent
             if is_part or key in _HARMLESS:
                 known = frozenset(filter(_is_other, absent))
-            paths = list(_displaced(key, value, known))
+            paths = list(_displaced(key, value, known, known & part.true_if_absent))
             if _is_other(key) and not paths:
                 continue
             if key not in harmless:
@@ -153,14 +153,22 @@ def _is_unset(value: Any) -> bool:
     return value in (None, False, 0, "", [], {})
 
 
-def _displaced(key: str, value: Any, absent: frozenset[str]) -> Iterator[str]:
-    """Yield *key* if it looks like one of the *absent* keys that were read, renamed or moved."""
-    if _is_unset(value):
+def _displaced(
+    key: str, value: Any, absent: frozenset[str], true_if_absent: frozenset[str]
+) -> Iterator[str]:
+    """Yield *key* if it looks like one of the *absent* keys that were read, renamed or moved.
+
+    That it is false matters where the absent key means true.
+    """
+    if value is False:
+        absent = true_if_absent
+    elif _is_unset(value):
         return
     if isinstance(value, (dict, list)) and not _is_model(value):
-        squashed = {_squash(name) for name in absent}
+        set_names, false_names = (set(map(_squash, names)) for names in (absent, true_if_absent))
         for path, inner, item in _inner(key, value):
-            if _squash(inner) in squashed and not _is_unset(item):
+            names = false_names if item is False else set_names
+            if _squash(inner) in names and (item is False or not _is_unset(item)):
                 yield path
     if isinstance(value, dict):
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hf_configs import LLAMA, model
+from hf_configs import LLAMA, model, shapes
 
 from vmtool.errors import InputError
 
@@ -98,3 +98,12 @@ def test_a_set_attention_field_that_llama_does_not_know_is_refused(key, value):
 @pytest.mark.parametrize("value", [None, False, 0, [], ""])
 def test_an_attention_field_that_says_nothing_is_let_through(value):
     assert len(model({**LLAMA, "num_kv_shared_layers": value, "new_window": value}).layers) == 4
+
+
+@pytest.mark.parametrize("extra", [{"multiQuery": False}, {"attn": {"multi_query": False}}])
+def test_a_flag_that_is_true_if_absent_is_missed_where_it_is_false_under_another_name(extra):
+    # 16 query heads, and one KV head unless multi_query is false.
+    config = {"model_type": "gpt_bigcode", "n_layer": 2, "n_head": 16, "n_embd": 2048}
+    assert shapes(model({**config, "n_positions": 8192})) == [(1, 128)] * 2
+    with pytest.raises(InputError, match=next(iter(extra))):
+        model({**config, "n_positions": 8192, **extra})
