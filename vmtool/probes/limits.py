@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
-from vmtool.machine.nvml import read_nvml
 from vmtool.machine.preflight import describe_safe
 from vmtool.memory.backing_names import describe_device
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.memory.cuda.devices import DeviceInfo
 
 _LARGEST: Final = 1 << 62
 
@@ -265,50 +262,6 @@ def _why_not(answer: Answer) -> str | None:
     """Return what the platform said, or how the process ended that asked it."""
     ended = "" if answer.signal_number is None else "the process that tried it ended: "
     return None if answer.error is None else ended + answer.error
-
-
-def refuse_shared_device(backing: str, kind: str) -> None:
-    """Raise unless this process may exhaust a device: nobody else is on it.
-
-    Raises:
-        RefusedError: If others use it, or NVML cannot say that nobody does.
-    """
-    info = describe_device(backing)
-    if info is None or kind not in {"commit", "mappings"}:
-        return
-    reading = read_nvml(info.uuid)
-    managed = reading.device(info.uuid)
-    others = None if managed is None or managed.processes is None else managed.others(os.getpid())
-    if others is not None and not others and _lists_us(info):
-        return
-    if others:
-        names = ", ".join(f"{each.name or 'a process'} ({each.pid})" for each in others)
-        cause = f"{backing} is in use by {names}, which may be refused memory meanwhile"
-    else:
-        why = reading.absent or "NVML lists no processes, not even this one"
-        cause = f"who else uses {backing} is unknown: {why}"
-    does = {
-        "commit": f"takes all memory of {backing}",
-        "mappings": f"maps one handle of {backing} until the driver refuses",
-    }
-    raise RefusedError(
-        f"limits {kind} {does[kind]}", cause=cause, hint="use --force to do it anyway"
-    )
-
-
-def _lists_us(info: DeviceInfo) -> bool:
-    """Return whether NVML lists a process once this one has a context on the device.
-
-    In a container with processes of its own (no ``--pid=host``) the list stays empty, whoever is there.
-    """
-    from vmtool.memory.cuda.context import DeviceContext
-
-    context = DeviceContext(info.ordinal)
-    try:
-        managed = read_nvml(info.uuid).device(info.uuid)
-    finally:
-        context.close()
-    return managed is not None and bool(managed.processes)
 
 
 def _bisect(

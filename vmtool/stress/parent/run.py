@@ -19,12 +19,8 @@ from vmtool.memory.children import KILL_TIMEOUT_S
 from vmtool.results.stress import Checkpoint, Outcome, StressResult, StressSettings
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.joined_result import EndedRun, assemble
-from vmtool.stress.parent.worker_process import (
-    MOST_CHECKPOINTS,
-    Ending,
-    JournalFolder,
-    RunningWorker,
-)
+from vmtool.stress.parent.journals_and_checkpoints import MOST_CHECKPOINTS, JournalFolder
+from vmtool.stress.parent.worker_process import Ending, RunningWorker
 from vmtool.stress.plan import alone, run_settings
 
 if TYPE_CHECKING:
