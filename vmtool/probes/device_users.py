@@ -1,4 +1,4 @@
-"""Whether this process may exhaust a device: only if nobody else is on it."""
+"""Who else uses a device: this process may exhaust it only where nobody does."""
 
 from __future__ import annotations
 
