@@ -171,3 +171,14 @@ def test_a_mark_that_every_row_has_is_not_among_what_is_the_same(estimate):
     text = estimate("qwen3-8b --compare sequences=1,64 --budget 40GiB").stdout
     same = " ".join(text.partition("The same in every row: ")[2].partition("\n\n")[0].split())
     assert same.endswith("max tokens 290,816; max sequences 7")
+
+
+def test_lengths_that_are_compared_have_one_column(estimate):
+    out = estimate("qwen3-8b --compare context=1k,2k").stdout.splitlines()
+    assert out[0].endswith("sequences of each length")
+    # 147,456 B a token.
+    assert [line.split() for line in out[-3:]] == [
+        ["context", "needed"],
+        ["1,024", "144", "MiB"],
+        ["2,048", "288", "MiB"],
+    ]

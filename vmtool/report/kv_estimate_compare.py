@@ -26,15 +26,15 @@ def compare_text(result: EstimateComparison, console: Console) -> None:
 def _compare_parts(result: EstimateComparison) -> Iterator[RenderableType]:
     rows = result.rows
     axes = list(rows[0].labels)
-    one_length = len({row.context_tokens for row in rows}) == 1
+    in_labels = "context" in axes or len({row.context_tokens for row in rows}) == 1
     yield paragraph(compare_title(result))
     yield ""
     columns = measured(result)
-    headings = [*axes, *([] if one_length else ["context"]), *columns, ""]
+    headings = [*axes, *([] if in_labels else ["context"]), *columns, ""]
     cells = [
         [
-            *row.labels.values(),
-            *([] if one_length else [f"{row.context_tokens:,}"]),
+            *({**row.labels, **_length(row)} if "context" in axes else row.labels).values(),
+            *([] if in_labels else _length(row).values()),
             *(text(row) for text in columns.values()),
             "best" if row.best else "",
         ]
@@ -47,6 +47,10 @@ def _compare_parts(result: EstimateComparison) -> Iterator[RenderableType]:
         if row.problem:
             text = f"not possible: {', '.join(row.labels.values())}: {row.problem}"
             yield paragraph(text, indent="  ")
+
+
+def _length(row: ComparisonRow) -> dict[str, str]:
+    return {"context": f"{row.context_tokens:,}"}
 
 
 def compare_title(result: EstimateComparison) -> str:
@@ -65,12 +69,13 @@ def compare_title(result: EstimateComparison) -> str:
         same.append(f"as {result.engine}")
     if first.budget_bytes is not None and not {"budget", "tp", "pp", "model"} & set(axes):
         same.append(f"{format_size(first.budget_bytes)} of KV memory")
-    length = count_of(first.context_tokens, "token") if one_length else "each at its own length"
+    length = "each length" if "context" in axes else "each at its own length"
+    length = count_of(first.context_tokens, "token") if one_length else length
     if "sequences" not in axes and result.sequences > 1:
         same.append(f"{result.sequences:,} sequences of {length}")
     else:
         same.append(f"sequences of {length}")
-    if first.budget_bytes is None:
+    if first.budget_bytes is None or (not one_length and "context" in axes):
         return ", ".join(same)
     rule = (
         "best: most sequences, then most tokens in a single one"
