@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import printable
-from vmtool.json_documents import DocumentError, decode, plain
 from vmtool.machine.memory_limit_words import BOUND_WORDS
 from vmtool.units import format_duration, format_size
 
@@ -59,6 +58,8 @@ def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
 
 
 def _user(process: DeviceProcess | Mapping[str, Any]) -> str:
+    from vmtool.json_documents import plain  # noqa: PLC0415 - doctor starts without msgspec
+
     each = process if isinstance(process, Mapping) else plain(process)
     who = f"{printable(each.get('name') or 'a process')} ({each.get('pid')})"
     used = each.get("used_bytes")
@@ -161,7 +162,8 @@ def page_machine_rows(machine: MachineFacts | Mapping[str, Any]) -> list[tuple[s
     Args:
         machine: Its facts, or those of a result: nothing is shown of facts that have no such shape.
     """
-    from vmtool.machine.facts import MachineFacts  # noqa: PLC0415 - not for text reports
+    from vmtool.json_documents import DocumentError, decode  # noqa: PLC0415 - not for text reports
+    from vmtool.machine.facts import MachineFacts  # noqa: PLC0415 - likewise
 
     try:
         facts = decode(MachineFacts, machine) if isinstance(machine, Mapping) else machine
