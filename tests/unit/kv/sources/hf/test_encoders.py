@@ -36,7 +36,7 @@ def test_a_new_type_of_another_task_is_refused(extra, message):
 
 #: Types, and parts of models, also of those that have no name yet.
 WITHOUT_TEXT = (
-    "distilbert wav2vec2 vit modernbert detr jina_embeddings_v3 table-transformer"
+    "decision_transformer distilbert t5gemma2_text wav2vec2 vit modernbert detr jina_embeddings_v3 table-transformer"
     " qwen3_vl_vision sam3_detr_decoder x_audio_encoder x_vision_model"
 )
 
