@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.options import BACKING, COUNT, SIZE, Command, option_group, output_options
+from vmtool.cli.options import Command, option_group, output_options
 from vmtool.cli.output import Output
+from vmtool.cli.parameter_types import BACKING, COUNT, SIZE
 from vmtool.errors import CheckFailedError, ExitCode, UnavailableError, UsageError, VmtoolError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from vmtool.cli.options import Command, html_option, keep_inputs, option_group, output_options
+from vmtool.cli.options import Command, html_option, option_group, output_options
+from vmtool.cli.parameter_types import keep_inputs
 
 
 class _Percent(click.FloatRange):

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.options import DURATION, FILE, Command, csv_option, html_option, output_options
+from vmtool.cli.options import Command, csv_option, html_option, output_options
 from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.parameter_types import DURATION, FILE
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _check_command(arguments: tuple[str, ...]) -> None:
 
 def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.options import keep_inputs
+    from vmtool.cli.parameter_types import keep_inputs
     from vmtool.cli.progress import progress_line
     from vmtool.fleet.judge import baseline_of, judge
     from vmtool.fleet.machines import Fleet

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from vmtool.cli.options import (
-    COUNT,
-    SIZE,
     Command,
     backing_options,
     huge_option,
@@ -19,6 +17,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output
+from vmtool.cli.parameter_types import COUNT, SIZE
 from vmtool.errors import CallError, CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import GIB, align_down, align_up, format_size, two_sizes
 

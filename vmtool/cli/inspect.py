@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vmtool.cli.options import (
-    COUNT,
-    DURATION,
-    FILE,
-    Command,
-    csv_option,
-    host_option,
-    html_option,
-    output_options,
-)
+from vmtool.cli.options import Command, csv_option, host_option, html_option, output_options
 from vmtool.cli.output import Output, command_line, replace_whole, tell
+from vmtool.cli.parameter_types import COUNT, DURATION, FILE
 from vmtool.errors import CallError, ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:

@@ -200,7 +200,7 @@ def _available() -> int:
 
 
 def _device_free(name: str) -> tuple[int, str]:
-    from vmtool.cli.options import BACKING
+    from vmtool.cli.parameter_types import BACKING
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory.backing_names import device_ordinal
     from vmtool.memory.cuda.devices import device

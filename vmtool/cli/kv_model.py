@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.options import COUNT
+from vmtool.cli.parameter_types import COUNT
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:

@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from vmtool.cli.kv_model import load_cost
-from vmtool.cli.options import (
-    COUNT,
-    SIZE,
-    Command,
-    backing_options,
-    host_option,
-    html_option,
-    output_options,
-)
+from vmtool.cli.options import Command, backing_options, host_option, html_option, output_options
 from vmtool.cli.output import Output, command_line
+from vmtool.cli.parameter_types import COUNT, SIZE
 from vmtool.cli.stress_options import into_settings, matrix_settings
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError, VmtoolError
 from vmtool.units import format_duration, format_size

@@ -1,221 +1,33 @@
-"""Parameter types and option groups that several commands share."""
+"""Option groups that several commands share, and the command that shows them under headings."""
 
 from __future__ import annotations
 
 import functools
-import os
-import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from vmtool import units
+from vmtool.cli.parameter_types import (
+    BACKING,
+    FILE,
+    FILE_OR_STDOUT,
+    GIVE_VALUE,
+    SIZE,
+    TRANSPARENT,
+    HugePages,
+    describe_empty,
+)
 from vmtool.cli.streams import MARKDOWN, print_help
-from vmtool.errors import UsageError, VmtoolError
+from vmtool.cli.value_completion import VALUES, complete
+from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from click.shell_completion import CompletionItem
+    from collections.abc import Callable
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
-_TRANSPARENT: Final = "transparent"
-#: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
-_RESULTS: Final = "vmtool.results.stress"
-
-
-class _Quantity(click.ParamType[int]):
-    """A number with a unit, parsed by :mod:`vmtool.units`."""
-
-    def __init__(self, name: str, parse: Callable[[str], int], *, minimum: int) -> None:
-        self.name = name
-        self._parse = parse
-        self._minimum = minimum
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            number = self._parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if number < self._minimum:
-            self.fail(f"{value!r} is not positive", param, ctx)
-        return number
-
-
-class _BackingName(click.ParamType[str]):
-    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0."""
-
-    name = "backing"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value != "cuda":
-            return str(value)
-        device = os.environ.get("VMTOOL_DEVICE") or "0"
-        if not (device.isascii() and device.isdigit()):
-            self.fail(
-                f"VMTOOL_DEVICE is {device!r}, which is not the number of a device", param, ctx
-            )
-        return f"cuda:{device}"
-
-
-class _HugePages(click.ParamType[int]):
-    """Bytes of reserved huge pages, or 0 for transparent ones, which have no size to choose."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return 0 if value == _TRANSPARENT else SIZE.convert(value, param, ctx)
-
-
-class _ResultFile(click.Path):
-    """A file to write when the work is done. That it can be written is made sure of before."""
-
-    def __init__(self, *, or_stdout: bool = False) -> None:
-        super().__init__(dir_okay=False, allow_dash=or_stdout)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        path = super().convert(value, param, ctx)
-        if self.allow_dash and path == "-":
-            if sys.stdout is None:
-                raise VmtoolError("cannot write stdout: it is closed", hint="use -o FILE")
-        elif path == "-":
-            self.fail("'-' is stdout, where the result goes; give a file", param, ctx)
-        elif not path:  # claim() would say that it is a folder
-            raise UsageError(_empty(param), hint=_GIVE)
-        else:
-            from vmtool.cli.output import claim
-
-            real = claim(str(path))
-            if real is not None and param is not None and ctx is not None:
-                _note_result(real, param, ctx)
-        return path
-
-
-_GIVE: Final = "give a value, or leave it out"
-
-
-def _empty(param: click.Parameter | None) -> str:
-    """Return what is wrong with an empty value, as of a variable that is not set."""
-    if param is None:
-        return "a file's name is empty"
-    if isinstance(param, click.Option):
-        return f"{param.opts[0]} has an empty value"
-    # An argument's metavar may say more than its name.
-    return f"{str(param.name).removesuffix('s').upper()} has an empty value"
-
-
-def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
-    """Remember a file that will be written; refuse one that another option of the run writes."""
-    option = param.opts[0]
-    other = ctx.meta.setdefault(_RESULTS, {}).setdefault(real, option)
-    if other != option:
-        raise UsageError(
-            f"{other} and {option} would write the same file, {real}",
-            hint="give each a file of its own",
-        )
-
-
-def keep_inputs(*paths: str | None) -> None:
-    """Refuse to write a result over one of *paths*, files that the command reads.
-
-    Raises:
-        UsageError: If a result's option names one of them.
-    """
-    results = click.get_current_context().meta.get(_RESULTS)
-    if not results:
-        return
-    from pathlib import Path
-
-    for path in filter(None, paths):
-        option = results.get(os.path.realpath(path))
-        if option is not None and Path(path).exists():
-            raise UsageError(
-                f"{option} would overwrite {path}, which is an input", hint="give another file"
-            )
-
-
-#: ``host``, ``cuda`` or ``cuda:N``.
-BACKING: Final = _BackingName()
-#: A positive number of bytes, such as ``64KiB``.
-SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
-#: Bytes, zero allowed.
-SIZE_OR_ZERO: Final = _Quantity("size", units.parse_size, minimum=0)
-#: A positive number of tokens or cycles, such as ``32k``.
-COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
-#: A positive duration in nanoseconds, such as ``10s``.
-DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
-#: A file beside the result.
-FILE: Final = _ResultFile()
-#: A file, or ``-`` for stdout.
-FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
-
-
-def _method_names() -> Iterable[str]:
-    from vmtool.memory.backing_names import methods_of
-
-    return ("all", *methods_of("host"), *methods_of("cuda"))
-
-
-def _model_names() -> Iterable[str]:
-    from vmtool.kv.sources import builtin_names
-
-    return builtin_names()
-
-
-def _format_names() -> Iterable[str]:
-    from vmtool.kv.element_formats import FORMATS
-
-    return FORMATS
-
-
-def _policy_names() -> Iterable[str]:
-    from vmtool.kv.packing.policies import POLICIES
-
-    return POLICIES
-
-
-def _engine_names() -> Iterable[str]:
-    from vmtool.kv.engines.known_engines import ENGINES
-
-    return ENGINES
-
-
-#: What can be completed, by the name of the parameter, and whether it may be a file as well.
-_VALUES: Final[dict[str, tuple[Callable[[], Iterable[str]], bool]]] = {
-    "backing": (lambda: ("host", "cuda", "cuda:0"), False),
-    "method": (_method_names, False),
-    "methods": (_method_names, False),
-    "model": (_model_names, True),
-    "dtype": (_format_names, False),
-    "dtype_k": (_format_names, False),
-    "dtype_v": (_format_names, False),
-    "policy": (_policy_names, False),
-    "engine": (_engine_names, False),
-    "before": (lambda: (), True),
-    "after": (lambda: (), True),
-    "trace": (lambda: ("synthetic:",), True),
-    "files": (lambda: (), True),
-}
-
-
-def completing(
-    names: Callable[[], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return the completion of a parameter that takes one of *names*, which are made when needed."""
-    return lambda _ctx, _param, incomplete: [n for n in names() if n.startswith(incomplete)]
-
-
-def _complete(_ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
-    names, may_be_file = _VALUES[str(param.name)]
-    found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
-    return [CompletionItem(incomplete, type="file")] if may_be_file and not found else found
 
 
 class Command(click.Command):
@@ -228,8 +40,8 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         for param in self.params:
-            if param.name in _VALUES and not isinstance(param.type, click.Choice):
-                param._custom_shell_complete = _complete  # noqa: SLF001 - set after it is made
+            if param.name in VALUES and not isinstance(param.type, click.Choice):
+                param._custom_shell_complete = complete  # noqa: SLF001 - set after it is made
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -241,7 +53,7 @@ class Command(click.Command):
             value = ctx.params.get(param.name or "")
             values = value if isinstance(value, tuple) else (value,)
             if "" in values and ctx.get_parameter_source(param.name or "") in _FROM_USER:
-                raise UsageError(_empty(param), hint=_GIVE)
+                raise UsageError(describe_empty(param), hint=GIVE_VALUE)
         return rest
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -421,9 +233,9 @@ def _split_huge(ctx: click.Context, _param: click.Parameter, value: int | None) 
 #: ``--huge``: gives the command ``huge`` and ``huge_page_bytes``, as ``open_backing`` has them.
 huge_option: Final = click.option(
     "--huge",
-    type=_HugePages(),
+    type=HugePages(),
     is_flag=False,
-    flag_value=_TRANSPARENT,
+    flag_value=TRANSPARENT,
     callback=_split_huge,
     metavar="[SIZE]",
     help="Ask for transparent huge pages; with SIZE, 2MiB or 1GiB, use only reserved ones of that "

@@ -1,0 +1,148 @@
+"""The types of parameters: numbers with units, backings, huge pages, and files to write."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from vmtool import units
+from vmtool.errors import UsageError, VmtoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+TRANSPARENT: Final = "transparent"
+#: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
+_RESULTS: Final = "vmtool.results.stress"
+
+
+class _Quantity(click.ParamType[int]):
+    """A number with a unit, parsed by :mod:`vmtool.units`."""
+
+    def __init__(self, name: str, parse: Callable[[str], int], *, minimum: int) -> None:
+        self.name = name
+        self._parse = parse
+        self._minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            number = self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if number < self._minimum:
+            self.fail(f"{value!r} is not positive", param, ctx)
+        return number
+
+
+class _BackingName(click.ParamType[str]):
+    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0."""
+
+    name = "backing"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value != "cuda":
+            return str(value)
+        device = os.environ.get("VMTOOL_DEVICE") or "0"
+        if not (device.isascii() and device.isdigit()):
+            self.fail(
+                f"VMTOOL_DEVICE is {device!r}, which is not the number of a device", param, ctx
+            )
+        return f"cuda:{device}"
+
+
+class HugePages(click.ParamType[int]):
+    """Bytes of reserved huge pages, or 0 for transparent ones, which have no size to choose."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return 0 if value == TRANSPARENT else SIZE.convert(value, param, ctx)
+
+
+class _ResultFile(click.Path):
+    """A file to write when the work is done. That it can be written is made sure of before."""
+
+    def __init__(self, *, or_stdout: bool = False) -> None:
+        super().__init__(dir_okay=False, allow_dash=or_stdout)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if self.allow_dash and path == "-":
+            if sys.stdout is None:
+                raise VmtoolError("cannot write stdout: it is closed", hint="use -o FILE")
+        elif path == "-":
+            self.fail("'-' is stdout, where the result goes; give a file", param, ctx)
+        elif not path:  # claim() would say that it is a folder
+            raise UsageError(describe_empty(param), hint=GIVE_VALUE)
+        else:
+            from vmtool.cli.output import claim
+
+            real = claim(str(path))
+            if real is not None and param is not None and ctx is not None:
+                _note_result(real, param, ctx)
+        return path
+
+
+GIVE_VALUE: Final = "give a value, or leave it out"
+
+
+def describe_empty(param: click.Parameter | None) -> str:
+    """Return what is wrong with an empty value, as of a variable that is not set."""
+    if param is None:
+        return "a file's name is empty"
+    if isinstance(param, click.Option):
+        return f"{param.opts[0]} has an empty value"
+    # An argument's metavar may say more than its name.
+    return f"{str(param.name).removesuffix('s').upper()} has an empty value"
+
+
+def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
+    """Remember a file that will be written; refuse one that another option of the run writes."""
+    option = param.opts[0]
+    other = ctx.meta.setdefault(_RESULTS, {}).setdefault(real, option)
+    if other != option:
+        raise UsageError(
+            f"{other} and {option} would write the same file, {real}",
+            hint="give each a file of its own",
+        )
+
+
+def keep_inputs(*paths: str | None) -> None:
+    """Refuse to write a result over one of *paths*, files that the command reads.
+
+    Raises:
+        UsageError: If a result's option names one of them.
+    """
+    results = click.get_current_context().meta.get(_RESULTS)
+    if not results:
+        return
+    from pathlib import Path
+
+    for path in filter(None, paths):
+        option = results.get(os.path.realpath(path))
+        if option is not None and Path(path).exists():
+            raise UsageError(
+                f"{option} would overwrite {path}, which is an input", hint="give another file"
+            )
+
+
+#: ``host``, ``cuda`` or ``cuda:N``.
+BACKING: Final = _BackingName()
+#: A positive number of bytes, such as ``64KiB``.
+SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
+#: Bytes, zero allowed.
+SIZE_OR_ZERO: Final = _Quantity("size", units.parse_size, minimum=0)
+#: A positive number of tokens or cycles, such as ``32k``.
+COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
+#: A positive duration in nanoseconds, such as ``10s``.
+DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
+#: A file beside the result.
+FILE: Final = _ResultFile()
+#: A file, or ``-`` for stdout.
+FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
