@@ -12,7 +12,12 @@ from vmtool.machine.memory_limit_words import BOUND_WORDS
 from vmtool.report.checks_and_advice import describe, summarize
 from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
-from vmtool.report.recommendation import huge_text, method_option_words, recommendation_text
+from vmtool.report.recommendation import (
+    huge_text,
+    method_option_words,
+    recommendation_rows,
+    recommendation_text,
+)
 from vmtool.report.table import backing_label, pairs, paragraph
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size
@@ -94,8 +99,8 @@ def memory_rows(memory: MemoryCheck, system: str) -> list[tuple[str, str]]:
         rows.append(("device", device_words(device)))
     best = memory.recommendation
     if best is not None:
-        text = recommendation_text(best, system).removeprefix("use ").removeprefix("--method ")
-        rows.append(("best method", text))
+        text = recommendation_text(best).removeprefix("use ").removeprefix("--method ")
+        rows += [("best method", text), *recommendation_rows(best, system)]
         huge = huge_text(best)
         if huge is not None:
             rows.append(("huge pages", huge))

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from vmtool.report.machine import device_words, moment, page_machine_rows, page_place
-from vmtool.report.page import details, facts, report, section
+from vmtool.report.page import details, facts, report, section, tag
 from vmtool.report.page import table as html_table
-from vmtool.report.recommendation import method_option_words, reasons
+from vmtool.report.recommendation import method_option_words, reason_rows
 from vmtool.report.table import duration_or_dash, paragraph, table
-from vmtool.results.stress import MethodReason
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 def to_text(result: MatrixResult, console: Console) -> None:
     """Print the answer, each granule with its cost, and one cycle of every cell."""
     console.print(Text(answer(result), style="bold"))
+    for note in _notes(result):
+        console.print(paragraph(note, indent="  "))
     if result.device:
         console.print(f"on {result.device}")
     if device := result.machine.get("device"):
@@ -51,28 +52,33 @@ def to_text(result: MatrixResult, console: Console) -> None:
 
 
 def answer(result: MatrixResult) -> str:
-    """Return which granule and method to use, with its cost and waste, in one line."""
+    """Return which granule and method to use, with its cost, in one line."""
     best = result.best
     if best is None:
         return "no granule could be measured"
-    text = (
+    return (
         f"use granules of {format_size(best.granule_bytes)} and "
-        f"{method_option_words(best.method, pasted=True)}: {format_duration(best.per_gib_ns)} per GiB "
-        "committed, touched and released"
+        f"{method_option_words(best.method, pasted=True)}: {format_duration(best.per_gib_ns)} per GiB"
     )
+
+
+def _notes(result: MatrixResult) -> Iterator[str]:
+    """Yield what else there is to know about the answer: the waste, the reasons, a drawback."""
+    best = result.best
+    if best is None:
+        return
     if best.waste_share is not None and result.context_tokens is not None:
-        text += (
-            f"; a sequence of {result.context_tokens:,} tokens of {result.model} wastes "
+        yield (
+            f"a sequence of {result.context_tokens:,} tokens of {result.model} wastes "
             f"{100 * best.waste_share:.1f} % of what it commits"
         )
     elif result.device and result.settings.chunk_bytes is None:
-        text += "; no larger chunk is more than 5 % cheaper"
+        yield "no larger chunk is more than 5 % cheaper"
     system = result.machine.get("system", {}).get("os", "")
-    why = list(reasons(best.method, best.fastest, best.reason, system))
-    patterns = len({cell.pattern for cell in result.cells})
-    if best.reason not in {None, MethodReason.FASTEST} and patterns > 1:  # rows may have winners
-        why[0] = f"over all patterns {why[0]}"
-    return "; ".join([text, *why])
+    several = len({cell.pattern for cell in result.cells}) > 1  # rows may have winners
+    for name, text in reason_rows(best.method, best.fastest, best.reason, system):
+        over = "over all patterns " if several and name != "drawback" else ""
+        yield f"{name}: {over}{text}"
 
 
 def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
@@ -85,6 +91,7 @@ def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
         result,
         "matrix",
         answer(result),
+        *(tag("p", note) for note in _notes(result)),
         section("Granules", html_table(*_granule_rows(result))),
         section("One cycle of every cell", html_table(*_cell_rows(result))),
         details("Machine", facts(page_machine_rows(result.machine))),
@@ -97,7 +104,8 @@ def to_html(result: MatrixResult, *, command: Sequence[str]) -> str:
 
 
 def _reading(result: MatrixResult) -> str:
-    words = "one cycle: the sum of the medians of commit, touch and release"
+    words = "per GiB: the time to commit, touch and release 1 GiB; "
+    words += "one cycle: the sum of the medians of commit, touch and release"
     if len({cell.method for cell in result.cells}) > 1:
         words += (
             '; "fastest" means that its interval lies below all others and that the next is at '

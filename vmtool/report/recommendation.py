@@ -24,7 +24,7 @@ _GAINS: Final = {
 #: What each method does not do.
 _LACKS: Final = {
     "protect": "keeps the commit charge after a release",
-    "advise": "has no guards: released memory does not fault",
+    "advise": "has no guards, so released memory does not fault",
     "pooled": "keeps unused device memory until it is trimmed",
 }
 _KEPT_ON_MACOS: Final = "keeps its pages until memory is short, and they are not zero"
@@ -35,31 +35,33 @@ _LACKS_ON_MACOS: Final = {
 }
 
 
-def recommendation_text(found: Recommendation, system: str) -> str:
-    """Return which method to use and why.
+def recommendation_text(found: Recommendation) -> str:
+    """Return which method to use and what a cycle of it costs."""
+    text = f"use {method_option_words(found.method, pasted=True)}"
+    cost = found.cycle_ns.get(found.method)
+    return text if cost is None else f"{text}: one cycle takes {format_duration(cost)}"
+
+
+def recommendation_rows(found: Recommendation, system: str) -> Iterator[tuple[str, str]]:
+    """Yield what the other methods cost and the reasons, each by name.
 
     Args:
         found: The recommendation.
         system: Where, as ``SystemFacts.os`` names it.
     """
-    costs = dict(found.cycle_ns)
-    text = f"use {method_option_words(found.method, pasted=True)}"
-    if found.method not in costs:
-        return text
-    text += f": one cycle takes {format_duration(costs[found.method])}"
-    others = ", ".join(
+    others = [
         f"{method_option_words(name)} {format_duration(cost)}"
-        for name, cost in sorted(costs.items(), key=lambda item: item[1])
+        for name, cost in sorted(found.cycle_ns.items(), key=lambda item: item[1])
         if name != found.method
-    )
+    ]
     if others:
-        text += f" ({others})"
-    return "; ".join([text, *reasons(found.method, found.fastest, found.reason, system)])
+        yield "other methods", ", ".join(others)
+    yield from reason_rows(found.method, found.fastest, found.reason, system)
 
 
-def reasons(
+def reason_rows(
     method: str, fastest: str | None, reason: MethodReason | None, system: str
-) -> Iterator[str]:
+) -> Iterator[tuple[str, str]]:
     """Yield why *method* is to be used although another one may be faster, and what it lacks.
 
     Args:
@@ -75,12 +77,12 @@ def reasons(
         gain = gains.get(base_method(fastest))
         if gain is not None and base_method(fastest) != base_method(method):
             text += f", and unlike with {base_method(fastest)}, {gain}"
-        yield text
+        yield "why this method", text
     elif reason is MethodReason.NO_CLEAR_WINNER:
-        yield "no method is clearly the fastest"
+        yield "why this method", "it is the cheapest, though not clearly"
     own = lacks.get(base_method(method))
     if own is not None:
-        yield f"{base_method(method)} {own}"
+        yield "drawback", f"{base_method(method)} {own}"
 
 
 def huge_text(found: Recommendation) -> str | None:

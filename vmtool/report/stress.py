@@ -8,9 +8,9 @@ from rich.text import Text
 
 from vmtool.report.checks_and_advice import advice_text, describe, hint, shown_word, summarize
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.recommendation import huge_text, recommendation_text
+from vmtool.report.recommendation import huge_text, recommendation_rows, recommendation_text
 from vmtool.report.stress_devices import device_sentences
-from vmtool.report.table import backing_label, duration_or_dash, table
+from vmtool.report.table import backing_label, duration_or_dash, paragraph, show, table
 from vmtool.report.text_chart import histogram_rows
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, Outcome
@@ -77,8 +77,8 @@ def to_text(result: StressResult, console: Console, *, explain: bool = False) ->
         explain: Whether to show the distributions, the checks with their numbers, and the machine.
     """
     console.print(Text(answer(result), style="bold"))
-    for line in _head(result):
-        console.print(line)
+    show(console, (paragraph(line, indent="  ") for line in recommendation_lines(result)))
+    show(console, _head(result))
     for method in result.methods:
         if not method.cycles:
             continue  # it ended before there were any figures
@@ -103,9 +103,8 @@ def answer(result: StressResult) -> str:
     if result.outcome is not Outcome.COMPLETE:
         return f"{_OUTCOMES[result.outcome]}; checks: {summarize(result.checks)}"
     checks = f"checks: {summarize(result.checks)}"
-    system = result.machine.get("system", {}).get("os", "")
     if result.recommendation is not None:
-        return f"{recommendation_text(result.recommendation, system)}; {checks}"
+        return f"{recommendation_text(result.recommendation)}; {checks}"
     costs = [(m.method, cost) for m in result.methods if (cost := cycle_ns(m)) is not None]
     if not costs:
         return checks
@@ -114,6 +113,17 @@ def answer(result: StressResult) -> str:
     touched = result.methods[0].phase("touch") is not None
     what = "committing, touching and releasing" if touched else "committing and releasing"
     return f"{costs[0][0]}: {what} {granule} takes {format_duration(costs[0][1])}{spread}; {checks}"
+
+
+def recommendation_lines(result: StressResult) -> list[str]:
+    """Return what else there is to know about the method to use; nothing without one."""
+    best = result.recommendation
+    if best is None:
+        return []
+    system = result.machine.get("system", {}).get("os", "")
+    lines = [f"{name}: {text}" for name, text in recommendation_rows(best, system)]
+    huge = huge_text(best)
+    return lines if huge is None else [*lines, huge]
 
 
 def cycle_ns(method: MethodResult) -> int | None:
@@ -263,8 +273,6 @@ def _tail(result: StressResult, *, explain: bool) -> Iterator[RenderableType]:
         )
     if result.devices:
         yield table(DEVICE_HEADINGS, device_rows(result))
-    if result.recommendation is not None and (huge := huge_text(result.recommendation)):
-        yield Text(huge)
     yield from _checks(result, explain=explain)
     for failure in result.failures:
         why = "injected" if failure.injected else "not injected"

@@ -21,7 +21,6 @@ from vmtool.report.page import (
     table,
     tag,
 )
-from vmtool.report.recommendation import huge_text
 from vmtool.report.stress import (
     CALL_HEADINGS,
     DEVICE_HEADINGS,
@@ -30,6 +29,7 @@ from vmtool.report.stress import (
     cycle_ns,
     device_rows,
     failed_in,
+    recommendation_lines,
 )
 from vmtool.report.stress_devices import device_sentences
 from vmtool.report.svg_chart import Series, histogram_chart, timeline_chart
@@ -62,7 +62,7 @@ interpreter takes while it warms up, is a leak.
 
 def to_html(result: StressResult, *, command: Sequence[str]) -> str:
     """Return the page of *result*, which *command* made."""
-    conditions, best = result.conditions, result.recommendation
+    conditions = result.conditions
     label = backing_label(result.settings.backing, result.device)
     title = [result.settings.label]
     if conditions is not None:
@@ -71,7 +71,7 @@ def to_html(result: StressResult, *, command: Sequence[str]) -> str:
         result,
         "stress",
         answer(result),
-        _paragraph(huge_text(best) if best is not None else None),
+        *(tag("p", line) for line in recommendation_lines(result)),
         _accidents(result),
         section("Latency", *_latency(result), _unmapping(result)),
         section("Runs", _runs(result)),
@@ -92,10 +92,6 @@ def to_html(result: StressResult, *, command: Sequence[str]) -> str:
         ],
         reading=_READING.split("\n\n"),
     )
-
-
-def _paragraph(text: str | None) -> Markup:
-    return Markup() if text is None else tag("p", text)
 
 
 def show_counter(counter: str) -> Callable[[int], str]:

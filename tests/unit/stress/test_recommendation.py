@@ -8,7 +8,7 @@ import pytest
 from stored_runs import gaussian, method
 
 from vmtool.compare.permutation import shift
-from vmtool.report.recommendation import huge_text, recommendation_text
+from vmtool.report.recommendation import huge_text, recommendation_rows, recommendation_text
 from vmtool.results.stress import MethodReason, Outcome, Recommendation, RunResult
 from vmtool.stress.recommendation import choose_method, recommend
 
@@ -27,9 +27,10 @@ def test_the_cheapest_cycle_wins():
     slow, fast = gaussian(2, 140_000, 500), gaussian(3, 20_000, 500)
     found = recommend([_method("fixed", touch=slow), _method("protect", touch=fast)])
     assert (found.method, found.reason) == ("protect", MethodReason.FASTEST)
-    text = recommendation_text(found, "Linux")
-    assert "fixed" in text
-    assert "keeps the commit charge" in text
+    rows = dict(recommendation_rows(found, "Linux"))
+    assert rows["other methods"].startswith("fixed ")
+    assert rows["drawback"] == "protect keeps the commit charge after a release"
+    assert "why this method" not in rows
 
 
 @pytest.mark.parametrize("name", ["protect", "advise"])
@@ -37,7 +38,7 @@ def test_on_macos_the_cost_of_advise_is_reported(name):
     slow, fast = gaussian(2, 140_000, 500), gaussian(3, 20_000, 500)
     found = recommend([_method("fixed", touch=slow), _method(name, touch=fast)])
     assert found.method == name
-    text = recommendation_text(found, "Darwin")
+    text = dict(recommendation_rows(found, "Darwin"))["drawback"]
     assert "keeps its pages until memory is short, and they are not zero" in text
     assert "charge" not in text
 
@@ -50,9 +51,8 @@ def test_a_tie_goes_to_the_method_that_promises_more_and_says_so():
         MethodReason.PROMISES_MORE,
         "advise",
     )
-    text = recommendation_text(found, "Linux")
-    assert text.endswith(
-        "; it is not clearly more than 25 % slower than advise, and unlike with advise, released"
+    assert dict(recommendation_rows(found, "Linux"))["why this method"] == (
+        "it is not clearly more than 25 % slower than advise, and unlike with advise, released"
         " memory faults"
     )
 
@@ -61,20 +61,22 @@ def test_what_two_variants_of_one_method_share_is_no_reason_against_one():
     found = Recommendation(
         "advise", MethodReason.PROMISES_MORE, {"advise": 110, "advise+huge": 100}, "advise+huge"
     )
-    text = recommendation_text(found, "Linux")
-    assert text.startswith("use --method advise: ")
-    assert text.count("does not fault") == 1
-    assert "unlike" not in text
+    assert recommendation_text(found) == "use --method advise: one cycle takes 110 ns"
+    rows = dict(recommendation_rows(found, "Linux"))
+    assert "released memory does not fault" in rows["drawback"]
+    assert "unlike" not in rows["why this method"]
     found = replace(found, method="protect+huge", cycle_ns={"protect+huge": 1, "advise+huge": 1})
-    assert recommendation_text(found, "Linux").startswith("use --method protect --huge: ")
-    assert "unlike with advise, released memory faults" in recommendation_text(found, "Darwin")
+    assert recommendation_text(found).startswith("use --method protect --huge: ")
+    why = dict(recommendation_rows(found, "Darwin"))["why this method"]
+    assert why.endswith("unlike with advise, released memory faults")
 
 
 def test_the_cheapest_is_not_called_the_fastest_where_another_is_near():
     barely = [value - 200 for value in QUIET]
     found = recommend([_method("fixed", touch=barely), _method("advise")])
     assert (found.method, found.reason) == ("fixed", MethodReason.NO_CLEAR_WINNER)
-    assert "no method is clearly the fastest" in recommendation_text(found, "Linux")
+    why = dict(recommendation_rows(found, "Linux"))["why this method"]
+    assert why == "it is the cheapest, though not clearly"
 
 
 def test_methods_whose_runs_overlap_are_a_tie():
@@ -114,7 +116,7 @@ def test_huge_pages_are_recommended_with_their_factor():
     assert found.huge_factor == pytest.approx(
         found.cycle_ns["fixed"] / found.cycle_ns["fixed+huge"]
     )
-    assert "use fixed --huge" in recommendation_text(found, "Linux")
+    assert "use fixed --huge" in recommendation_text(found)
     assert "times faster" in huge_text(found)
 
 
