@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import attention, deepseek_v4, layer_kinds, shared_layers
+from vmtool.kv.sources.hf import (
+    deepseek_v4,
+    latent_attention,
+    layer_kinds,
+    shared_layers,
+)
 from vmtool.kv.sources.hf.family import Family
 
 MLA_HARMLESS = frozenset(
@@ -12,13 +17,13 @@ MLA_HARMLESS = frozenset(
 )
 _MLA = Family(
     plan=layer_kinds.all_of(LayerKind.MLA),
-    attention=attention.latent,
+    attention=latent_attention.latent,
     meaning={"full_attention": LayerKind.MLA},
     harmless=MLA_HARMLESS,
 )
 SPARSE_MLA = Family(
     plan=layer_kinds.all_of(LayerKind.MLA),
-    attention=attention.indexed_latent,
+    attention=latent_attention.indexed_latent,
     meaning=dict.fromkeys(
         ("full_attention", "indexed_attention", "deepseek_sparse_attention"), LayerKind.MLA
     ),
@@ -36,16 +41,18 @@ LATENTS: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
     "deepseek_v2": Family(
         plan=layer_kinds.latent_unless_off,
-        attention=attention.latent_or_not,
+        attention=latent_attention.latent_or_not,
         meaning={"full_attention": LayerKind.MLA},
         harmless=MLA_HARMLESS,
     ),
-    "minicpm3": Family(attention=attention.padded_latent, harmless=MLA_HARMLESS | {"kv_lora_rank"}),
+    "minicpm3": Family(
+        attention=latent_attention.padded_latent, harmless=MLA_HARMLESS | {"kv_lora_rank"}
+    ),
     **dict.fromkeys(
         ("longcat_flash", "longcat_flash_ngram"),
         Family(
             plan=layer_kinds.all_of(LayerKind.MLA),
-            attention=attention.two_latents,
+            attention=latent_attention.two_latents,
             harmless=MLA_HARMLESS,
         ),
     ),
@@ -57,7 +64,7 @@ LATENTS: dict[str, Family] = {
         ("dots3_note", "dots3_note_text"),
         Family(
             plan=layer_kinds.unlisted,
-            attention=attention.indexed_or_windowed_latent,
+            attention=latent_attention.indexed_or_windowed_latent,
             meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
             finish=shared_layers.shared_indexes,
             harmless=SPARSE_MLA.harmless,

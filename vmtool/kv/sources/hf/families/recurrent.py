@@ -7,6 +7,7 @@ from dataclasses import replace
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import (
     attention,
+    latent_attention,
     layer_kinds,
     recurrent_states,
     repeated_layers,
@@ -123,7 +124,7 @@ _LIGHTNING = Family(
 RECURRENT: dict[str, Family] = {
     "glm5_next_text": Family(
         plan=layer_kinds.unlisted,
-        attention=attention.pooled_indexed_latent,
+        attention=latent_attention.pooled_indexed_latent,
         meaning={
             "indexed_attention": LayerKind.MLA,
             "linear_attention": LayerKind.KIMI_DELTA,
@@ -136,7 +137,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "bailing_hybrid": Family(
         plan=layer_kinds.bailing_hybrid,
-        attention=attention.latent,
+        attention=latent_attention.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={
             LayerKind.KIMI_DELTA: recurrent_states.kimi_delta,
@@ -178,7 +179,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "gigachat3_5": Family(
         plan=layer_kinds.listed("full_attention_layers", LayerKind.GATED_DELTA, LayerKind.MLA),
-        attention=attention.latent,
+        attention=latent_attention.latent,
         meaning={
             "attention": LayerKind.MLA,
             "full_attention": LayerKind.MLA,
@@ -226,7 +227,7 @@ RECURRENT: dict[str, Family] = {
         ("kimi_linear", "kimi_k3"),
         Family(
             plan=layer_kinds.kimi_linear,
-            attention=attention.latent,
+            attention=latent_attention.latent,
             meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
             states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
             names={
