@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.kv.packing.block_pools import BlockClass, BlockPool
     from vmtool.kv.packing.entry_counts import Run
@@ -169,17 +169,12 @@ class BlockFlags:
             at += pool.count * pool.size
         return at
 
-    def take(self, count: int, *, listed: bool = False) -> list[Stretch]:
-        """Take the lowest *count* blocks.
-
-        Args:
-            count: How many.
-            listed: Do not use up a mark, as they are kept for long.
-        """
+    def take(self, count: int) -> list[Stretch]:
+        """Take the lowest *count* blocks."""
         used, low = self._used, self.low
         if not count:
             return []
-        if listed or count < _FEW_BLOCKS or not self._marks:
+        if count < _FEW_BLOCKS or not self._marks:
             return self._take_listed(count)
         mark = self._marks.pop()
         window = 4 * count + len(_MARKS) * 16
@@ -193,6 +188,15 @@ class BlockFlags:
         end = self.low = low + piece.rfind(mark) + 1
         used[low:end] = piece[: end - low]
         return [(low, end, mark)]
+
+    def split(self, taken: list[Stretch], counts: Sequence[int]) -> list[list[Stretch]]:
+        """Divide what was just *taken* into so many blocks each, the lowest first.
+
+        All but the last do not use up a mark, as they are kept for long.
+        """
+        self.give(taken)
+        *first, last = counts
+        return [*map(self._take_listed, first), self.take(last)]
 
     def _take_listed(self, count: int) -> list[Stretch]:
         used, runs = self._used, []

@@ -168,7 +168,7 @@ class BlockMasks:
 
     # ---- take -----------------------------------------------------------------------------------
 
-    def take(self, count: int, *, listed: bool = False) -> Masks:  # noqa: ARG002 - no matter here
+    def take(self, count: int) -> Masks:
         """Take the lowest *count* blocks."""
         taken = {}
         free, at = self._free, self.low
@@ -189,11 +189,36 @@ class BlockMasks:
         self.low = at
         return taken
 
-    def use(self, _low: int, taken: Iterable[Masks]) -> tuple[int, int, _Found]:
+    @staticmethod
+    def split(taken: Masks, counts: Iterable[int]) -> list[Masks]:
+        """Divide what was *taken* into so many blocks each, the lowest first."""
+        parts, sections = [], iter(taken.items())
+        at = mask = left = 0
+        for count in counts:
+            part: Masks = {}
+            lacks = count
+            while lacks:
+                if not left:
+                    at, mask = next(sections)
+                    left = mask.bit_count()
+                if left > lacks:
+                    part[at] = lowest = _lowest(mask, lacks)
+                    mask ^= lowest
+                    left -= lacks
+                    break
+                part[at] = mask
+                lacks -= left
+                left = 0
+            parts.append(part)
+        return parts
+
+    def use(self, _low: int, taken: Masks) -> tuple[int, int, _Found]:
         """Return how many granules the blocks *taken* commit, in how many spans, and those."""
         idle = self._idle
-        sections = {at for masks in taken for at, mask in masks.items() if mask & idle[at]}
-        return self._update(sections) if sections else (0, 0, [])
+        for at, mask in taken.items():
+            if mask & idle[at]:
+                return self._update(taken)
+        return 0, 0, []
 
     def undo(self, found: _Found) -> None:
         """Note that the granules *found*, of the last use, have no block in use after all."""
@@ -212,14 +237,11 @@ class BlockMasks:
         granules = calls = 0
         if count > 1:
             taken = self.take(count)
-            for at, mask in taken.items():
-                if mask & idle[at]:
-                    granules, calls, found = self._update(taken)
-                    if granules > most:
-                        self.undo(found)
-                        self.give(taken)
-                        return None
-                    break
+            granules, calls, found = self.use(at, taken)
+            if granules > most:
+                self.undo(found)
+                self.give(taken)
+                return None
             if masks:
                 self.join(masks, taken)
             else:

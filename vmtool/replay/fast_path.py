@@ -178,6 +178,7 @@ class Shortcuts:
         growth, most, start, period = self._growth, self._most, self._start, self._period
         table = self._table
         ring_bytes, ring_calls, ring_steps = growth.nbytes, growth.calls, 0
+        place = growth.lacks[0][0] if growth.lacks else 0  # of the class that a turn takes from
         rest, turn_ns = _NEVER, _NEVER if ring is None else ring.next_ns
         if not self._few_steps and simulation.events < self._rest:
             rest = self._rest - simulation.events
@@ -244,11 +245,11 @@ class Shortcuts:
                         if committed > peak:
                             peak, peak_at = committed, now
                 else:
-                    for number, nbytes, calls in pools.take_each(
-                        ring.passed(count), growth.lacks[0][0]
-                    ):
+                    takers = [seq.blocks[place] for seq in ring.passed(count)]
+                    for number, granules, calls in pools.classes[place].take_each(takers):
                         when = ring.time(number)
                         commits += calls
+                        nbytes = granules * pools.granule
                         committed += nbytes
                         committed_moment += nbytes * when
                         if committed > committed_high:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vmtool.replay.stores import Regular
 
     #: What was taken from a class, whose lowest free block was there before.
-    _Taken: TypeAlias = tuple["Blocks", int, list[Any]]
+    _Taken: TypeAlias = tuple["Blocks", int, Any]
 
 
 class Blocks(Protocol):
@@ -41,10 +41,13 @@ class Blocks(Protocol):
     def place(self, at: int, blocks: int) -> int:
         """Place the pools, for *blocks* each, one after the other from *at* on; where the last ends."""
 
-    def take(self, count: int, *, listed: bool = False) -> Any:
-        """Take the lowest *count* blocks; *listed* if they are kept for long."""
+    def take(self, count: int) -> Any:
+        """Take the lowest *count* blocks."""
 
-    def use(self, low: int, taken: Sequence[Any], /) -> tuple[int, int, Any]:
+    def split(self, taken: Any, counts: Sequence[int]) -> list[Any]:
+        """Divide what was just *taken* into so many blocks each, the lowest first."""
+
+    def use(self, low: int, taken: Any, /) -> tuple[int, int, Any]:
         """Return how many granules *taken*, all since *low*, commit, in how many spans, and those."""
 
     def undo(self, found: Any) -> None:
@@ -95,6 +98,11 @@ class PoolStore(PrefixStore):
         prefix_tokens: Tokens of a named block of a prefix.
         share: Whether prefixes are shared.
         keep: Whether a prefix without users is kept while there is room.
+
+    Attributes:
+        classes: The blocks of each class.
+        granule: As given.
+        reserve_bytes: Address space of all pools.
     """
 
     def __init__(
@@ -109,19 +117,18 @@ class PoolStore(PrefixStore):
         keep: bool = False,
     ) -> None:
         super().__init__(account, prefix_tokens=prefix_tokens, share=share, keep=keep)
-        self._classes: list[Blocks] = [
+        self.classes: list[Blocks] = [
             BlockMasks.of(kind, granule) or BlockFlags(kind, granule, granules) for kind in classes
         ]
-        self._granule = granule
+        self.granule = granule
         self._steps: dict[tuple[int, int], Growth] = {}
         self._prefix_sizes: list[int] = []  # by number of blocks
         self._counts: list[list[int]] = []  # by depth
         self._lacks = 0  # bytes that the last commit that was refused lacked
         at = 0
-        for each in self._classes:
+        for each in self.classes:
             # Blocks in use lie in committed bytes of their own, so the budget bounds their number.
             at = each.place(at, account.budget // each.block_bytes + 1)
-        #: Address space of all pools.
         self.reserve_bytes = max(at, granule)
         account.reserve(0, self.reserve_bytes, "block pools")
 
@@ -136,28 +143,27 @@ class PoolStore(PrefixStore):
         hit = self._enter(seq)
         path, new = hit.path, hit.path[hit.resident :]
         lacks = all_bytes - self._prefix_bytes(hit.resident)[0]
+        classes = self.classes
+        shared = len(path) * self._prefix_tokens
+        lists = [self._node_counts(node.depth) for node in new]
+        lists.append([each.kind.blocks(tokens) - each.kind.full_blocks(shared) for each in classes])
+        counts = list(zip(*lists, strict=True))  # for each class
         while True:
             if account.owned - account.kept + lacks > account.budget:  # even if packed perfectly
                 self._cancel(hit)
                 return False
-            lows = [each.low for each in self._classes]
-            for node in new:
-                counts = self._node_counts(node.depth)
-                node.blocks = [
-                    each.take(count, listed=True)
-                    for each, count in zip(self._classes, counts, strict=True)
-                ]
-            shared = len(path) * self._prefix_tokens
-            own = [
-                each.take(each.kind.blocks(tokens) - each.kind.full_blocks(shared))
-                for each in self._classes
-            ]
-            taken = [[blocks, *(node.blocks[at] for node in new)] for at, blocks in enumerate(own)]
-            if self._commit(list(zip(self._classes, lows, taken, strict=True)), None):
+            taken = self._take_lowest([(at, sum(each)) for at, each in enumerate(counts)])
+            if self._commit(taken, None):
                 break
             if not self._make_room():
                 self._cancel(hit)
                 return False
+        own = [blocks for _, _, blocks in taken]
+        if new:
+            parts = [each.split(blocks, counts[at]) for at, (each, _, blocks) in enumerate(taken)]
+            own = [blocks[-1] for blocks in parts]
+            for number, node in enumerate(new):
+                node.blocks = [blocks[number] for blocks in parts]
         self._take(seq, hit)
         account.own(lacks)
         seq.blocks, seq.own_bytes = own, all_bytes - self._prefix_bytes(len(path))[0]
@@ -175,7 +181,7 @@ class PoolStore(PrefixStore):
                 taken = self._take_lowest(lacks)
                 if self._commit(taken, slack_ns):
                     for (at, _), (each, _, blocks) in zip(lacks, taken, strict=True):
-                        each.join(seq.blocks[at], blocks[0])
+                        each.join(seq.blocks[at], blocks)
                     break
                 if not self._make_room():
                     return False
@@ -194,7 +200,7 @@ class PoolStore(PrefixStore):
             The bytes to commit, and in how many spans; ``None``, and nothing done, if they are more
             than *room*.
         """
-        classes, granule, held = self._classes, self._granule, seq.blocks
+        classes, granule, held = self.classes, self.granule, seq.blocks
         if not held:
             held = seq.blocks = [each.take(0) for each in classes]
         if len(lacks) == 1:
@@ -209,7 +215,7 @@ class PoolStore(PrefixStore):
             each = classes[at]
             low = each.low
             blocks = each.take(count)
-            granules, spans, found = each.use(low, (blocks,))
+            granules, spans, found = each.use(low, blocks)
             nbytes += granules * granule
             calls += spans
             taken.append((at, each, blocks, found))
@@ -222,37 +228,26 @@ class PoolStore(PrefixStore):
             each.join(held[at], blocks)
         return nbytes, calls
 
-    def take_each(
-        self, sequences: Iterable[RunningSequence], at: int
-    ) -> list[tuple[int, int, int]]:
-        """Take one block of class *at* for each of *sequences* in turn.
-
-        Returns:
-            For each sequence that commits memory: its number, the bytes and the spans.
-        """
-        found = self._classes[at].take_each([seq.blocks[at] for seq in sequences])
-        return [(n, more * self._granule, calls) for n, more, calls in found] if found else found
-
     @property
     def regular(self) -> Regular | None:
         """After how many tokens all sequences take a block; ``None`` unless that holds from the first.
 
         Which blocks they take depends on the order in which they take them.
         """
-        found = regular([each.kind for each in self._classes])
+        found = regular([each.kind for each in self.classes])
         return None if found is None or found.start else found
 
     def most(self, step: Growth) -> int:
         """Return the bytes that *step* commits at most."""
-        granules = sum(count * self._classes[at].most for at, count in step.lacks)
-        return granules * self._granule or 1
+        granules = sum(count * self.classes[at].most for at, count in step.lacks)
+        return granules * self.granule or 1
 
     def drop(self, seq: RunningSequence) -> None:
         """Give back the blocks of *seq*, and those that no other sequence shares."""
         gone, nbytes = seq.blocks, seq.own_bytes
         for node in self._leave(seq):
             nbytes += self._node_bytes(node)
-            for each, blocks, more in zip(self._classes, gone, node.blocks, strict=True):
+            for each, blocks, more in zip(self.classes, gone, node.blocks, strict=True):
                 each.join(blocks, more)
         self._account.own(-nbytes)
         self._free(gone)
@@ -266,7 +261,7 @@ class PoolStore(PrefixStore):
     @property
     def empty(self) -> bool:
         """Whether no prefix and no block is in use."""
-        return super().empty and all(each.all_free for each in self._classes)
+        return super().empty and all(each.all_free for each in self.classes)
 
     # ---- shared prefixes --------------------------------------------------------------------
 
@@ -274,7 +269,7 @@ class PoolStore(PrefixStore):
         sizes = self._prefix_sizes
         while len(sizes) <= blocks:
             tokens = len(sizes) * self._prefix_tokens
-            sizes.append(sum(e.block_bytes * e.kind.full_blocks(tokens) for e in self._classes))
+            sizes.append(sum(e.block_bytes * e.kind.full_blocks(tokens) for e in self.classes))
         return sizes[blocks], sizes[blocks]
 
     def _node_counts(self, depth: int) -> list[int]:
@@ -282,7 +277,7 @@ class PoolStore(PrefixStore):
         counts, tokens = self._counts, self._prefix_tokens
         while len(counts) <= depth:
             at = len(counts) * tokens
-            full = [each.kind.full_blocks for each in self._classes]
+            full = [each.kind.full_blocks for each in self.classes]
             counts.append([blocks(at + tokens) - blocks(at) for blocks in full])
         return counts[depth]
 
@@ -310,13 +305,18 @@ class PoolStore(PrefixStore):
         found = self._steps.get((backed, tokens))
         if found is not None:
             return found
-        kinds = [each.kind for each in self._classes]
-        more = [kind.blocks(tokens) - (kind.blocks(backed) if backed >= 0 else 0) for kind in kinds]
-        lacks = tuple((at, count) for at, count in enumerate(more) if count)
-        nbytes = sum(self._classes[at].block_bytes * count for at, count in lacks)
-        lengths = (kind.longest(tokens) for kind in kinds)
-        covered = min((length for length in lengths if length is not None), default=None)
-        step = Growth(nbytes, 0, tokens if covered is None else covered, covered, lacks=lacks)
+        lacks = []
+        nbytes, covered = 0, None
+        for at, each in enumerate(self.classes):
+            kind = each.kind
+            more = kind.blocks(tokens) - (kind.blocks(backed) if backed >= 0 else 0)
+            if more:
+                lacks.append((at, more))
+                nbytes += more * each.block_bytes
+            longest = kind.longest(tokens)
+            if longest is not None and (covered is None or longest < covered):
+                covered = longest
+        step = Growth(nbytes, 0, tokens if covered is None else covered, covered, (), tuple(lacks))
         if len(self._steps) >= MOST_STEPS:
             self._steps.clear()
         self._steps[backed, tokens] = step
@@ -325,9 +325,9 @@ class PoolStore(PrefixStore):
     def _take_lowest(self, lacks: Iterable[tuple[int, int]]) -> list[_Taken]:
         taken = []
         for at, count in lacks:
-            each = self._classes[at]
+            each = self.classes[at]
             low = each.low
-            taken.append((each, low, [each.take(count)]))
+            taken.append((each, low, each.take(count)))
         return taken
 
     # ---- granules ---------------------------------------------------------------------------
@@ -339,16 +339,15 @@ class PoolStore(PrefixStore):
             The bytes to commit, in how many spans, and the granules of each class.
         """
         new = [each.use(low, blocks) for each, low, blocks in taken]
-        nbytes = self._granule * sum([granules for granules, _, _ in new])
+        nbytes = self.granule * sum([granules for granules, _, _ in new])
         found = [(each, runs) for (each, _, _), (_, _, runs) in zip(taken, new, strict=True)]
         if nbytes <= room:
             return nbytes, sum([calls for _, calls, _ in new]), found
         self._lacks = nbytes - room
         for each, runs in found:
             each.undo(runs)
-        for each, _, given in taken:
-            for blocks in given:
-                each.give(blocks)
+        for each, _, blocks in taken:
+            each.give(blocks)
         return None
 
     def _commit(self, taken: Sequence[_Taken], slack_ns: int | None) -> bool:
@@ -365,17 +364,17 @@ class PoolStore(PrefixStore):
     def give(self, given: Sequence[Any]) -> tuple[int, int, list[tuple[Blocks, Any]]]:
         """Give back blocks; return the bytes, spans and granules that have none in use any more."""
         if len(given) == 1:
-            (each,) = self._classes
+            (each,) = self.classes
             freed, calls, gone = each.release(given[0])
-            return freed * self._granule, calls, [(each, gone)]
+            return freed * self.granule, calls, [(each, gone)]
         freed = calls = 0
         found = []
-        for each, blocks in zip(self._classes, given, strict=True):
+        for each, blocks in zip(self.classes, given, strict=True):
             granules, spans, gone = each.release(blocks)
             freed += granules
             calls += spans
             found.append((each, gone))
-        return freed * self._granule, calls, found
+        return freed * self.granule, calls, found
 
     def _free(self, gone: Sequence[Any]) -> None:
         """Give back blocks, and release the granules that have none in use any more."""

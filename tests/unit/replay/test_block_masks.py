@@ -42,17 +42,17 @@ def test_they_commit_and_release_what_bytes_say(both, data):
         if what == "use":
             counts = data.draw(st.lists(count, min_size=1, max_size=3))
             lows = [each.low for each in both]
-            taken = [[each.take(n) for n in counts] for each in both]
-            found = [e.use(low, parts) for e, low, parts in zip(both, lows, taken, strict=True)]
+            taken = [each.take(sum(counts)) for each in both]
+            found = [e.use(low, blocks) for e, low, blocks in zip(both, lows, taken, strict=True)]
             granules, _, _ = same(both, found)
             if data.draw(st.integers(0, 3)):
-                held += zip(*taken, strict=True)
+                parts = [e.split(blocks, counts) for e, blocks in zip(both, taken, strict=True)]
+                held += zip(*parts, strict=True)
                 committed += granules
             else:
-                for each, parts, (_, _, new) in zip(both, taken, found, strict=True):
+                for each, blocks, (_, _, new) in zip(both, taken, found, strict=True):
                     each.undo(new)
-                    for part in parts:
-                        each.give(part)
+                    each.give(blocks)
         elif what == "add":
             if not held or data.draw(st.booleans()):
                 held.append(tuple(each.take(0) for each in both))
