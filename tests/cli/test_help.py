@@ -8,6 +8,7 @@ import pytest
 
 import vmtool as package
 from vmtool.cli.app import COMMAND_GROUPS, COMMANDS, main
+from vmtool.cli.parameter_types import BackingName
 from vmtool.cli.schema import json_schema
 from vmtool.errors import VmtoolError
 from vmtool.memory.buffer_views import LiveViewError
@@ -44,6 +45,20 @@ NEEDED = {
     "limits": ["commit"],
     "reserve": ["1MiB"],
 }
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_hint_of_an_unknown_backing_names_what_help_and_command_accept(vmtool, name):
+    for param in main.get_command(None, name).params:
+        if not isinstance(param.type, BackingName):
+            continue
+        ran = vmtool(name, *NEEDED.get(name, ()), "--backing", "foo")
+        accepted = param.type.accepted
+        assert (ran.code, ran.stdout) == (2, "")
+        assert ran.stderr.splitlines()[-1] == f"  hint: use {accepted}"
+        assert param.help.removesuffix(".").startswith(accepted)
+        for each in accepted.replace(" or ", ", ").replace(":N", ":1").split(", "):
+            assert param.type.convert(each, param, None).startswith(each)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from vmtool.cli.options import Command, option_group, output_options
 from vmtool.cli.output import Output
-from vmtool.cli.parameter_types import BACKING, COUNT, SIZE
+from vmtool.cli.parameter_types import COUNT, SIZE, BackingName
 from vmtool.errors import CheckFailedError, ExitCode, UnavailableError, UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from vmtool.results.allocators import DeviceAllocators
 
 _WORK_BYTES = 64 << 20
+_BACKINGS: Final = "cuda, cuda:N or cuda:all"
 
 
 @click.command("allocators", cls=Command)
 @option_group(
     click.option(
         "--backing",
-        type=BACKING,
+        type=BackingName(_BACKINGS),
         default="cuda",
         show_default=True,
         metavar="NAME",
-        help="cuda, cuda:N or cuda:all; plain cuda is device VMTOOL_DEVICE, or 0.",
+        help=f"{_BACKINGS}; plain cuda is device VMTOOL_DEVICE, or 0.",
     ),
     click.option(
         "--most",

@@ -200,12 +200,12 @@ def _available() -> int:
 
 
 def _device_free(name: str) -> tuple[int, str]:
-    from vmtool.cli.parameter_types import BACKING
+    from vmtool.cli.parameter_types import BackingName
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory.backing_names import device_ordinal
     from vmtool.memory.cuda.devices import device
 
-    name = BACKING.convert(name, None, None)
+    name = BackingName("cuda or cuda:N").convert(name, None, None)
     try:
         info = device(device_ordinal(name) or 0)  # without virtual memory management too
     except UnavailableError as error:

@@ -10,12 +10,12 @@ import click
 from click.core import ParameterSource
 
 from vmtool.cli.parameter_types import (
-    BACKING,
     FILE,
     FILE_OR_STDOUT,
     GIVE_VALUE,
     SIZE,
     TRANSPARENT,
+    BackingName,
     HugePages,
     describe_empty,
 )
@@ -192,37 +192,43 @@ def csv_option(content: str) -> Callable[[_F], _F]:
     )
 
 
+_ALL: Final = "all, host, cuda, cuda:N or cuda:all"
 #: ``--backing`` of commands that look at every kind of memory by default.
 all_backings_option: Final = click.option(
     "--backing",
-    type=BACKING,
+    type=BackingName(_ALL),
     default="all",
     show_default=True,
     metavar="NAME",
-    help="all, host, cuda, cuda:N or cuda:all.",
+    help=f"{_ALL}.",
 )
 
+
+def _backing_option(accepted: str) -> Callable[[_F], _F]:
+    return click.option(
+        "--backing",
+        type=BackingName(accepted),
+        default="host",
+        show_default=True,
+        envvar="VMTOOL_BACKING",
+        show_envvar=True,
+        metavar="NAME",
+        help=f"{accepted}; plain cuda is device VMTOOL_DEVICE, or 0.",
+    )
+
+
 #: ``--backing``: which memory to use.
-backing_option: Final = click.option(
-    "--backing",
-    type=BACKING,
-    default="host",
-    show_default=True,
-    envvar="VMTOOL_BACKING",
-    show_envvar=True,
-    metavar="NAME",
-    help="host, cuda or cuda:N; plain cuda is device VMTOOL_DEVICE, or 0.",
+backing_option: Final = _backing_option("host, cuda or cuda:N")
+_CHUNK: Final = click.option(
+    "--chunk",
+    type=SIZE,
+    metavar="SIZE",
+    help="Size of each physical handle of a device, a multiple of its granularity; by default what its driver recommends.",
 )
 #: ``--backing`` and ``--chunk``: which memory to use, and in what pieces.
-backing_options: Final = option_group(
-    backing_option,
-    click.option(
-        "--chunk",
-        type=SIZE,
-        metavar="SIZE",
-        help="Size of each physical handle of a device, a multiple of its granularity; by default what its driver recommends.",
-    ),
-)
+backing_options: Final = option_group(backing_option, _CHUNK)
+#: The same where all devices can run at once.
+devices_options: Final = option_group(_backing_option("host, cuda, cuda:N or cuda:all"), _CHUNK)
 
 
 def _split_huge(ctx: click.Context, _param: click.Parameter, value: int | None) -> bool:

@@ -40,13 +40,29 @@ class _Quantity(click.ParamType[int]):
         return number
 
 
-class _BackingName(click.ParamType[str]):
-    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0."""
+class BackingName(click.ParamType[str]):
+    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0.
+
+    Args:
+        accepted: The names that the command accepts, as its help lists them.
+    """
 
     name = "backing"
 
+    def __init__(self, accepted: str) -> None:
+        self.accepted = accepted
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value or (value == "all" and self.accepted.startswith("all, ")):
+            return str(value)  # an empty value has an error of its own
         if value != "cuda":
+            from vmtool.memory.backing_names import is_device
+
+            try:
+                is_device(value)
+            except UsageError as error:
+                error.hint = f"use {self.accepted}"
+                raise
             return str(value)
         device = os.environ.get("VMTOOL_DEVICE") or "0"
         if not (device.isascii() and device.isdigit()):
@@ -132,8 +148,6 @@ def keep_inputs(*paths: str | None) -> None:
             )
 
 
-#: ``host``, ``cuda`` or ``cuda:N``.
-BACKING: Final = _BackingName()
 #: A positive number of bytes, such as ``64KiB``.
 SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
 #: Bytes, zero allowed.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vmtool.cli.options import Command, backing_options, output_options
+from vmtool.cli.options import Command, devices_options, output_options
 from vmtool.cli.output import Output, command_line, tell
 from vmtool.cli.stress_options import into_control, into_settings, stress_control, stress_settings
 from vmtool.errors import ExitCode, UsageError
@@ -37,7 +37,7 @@ def _refuse_moved(_ctx: click.Context, param: click.Parameter, value: object) ->
 
 
 @click.command("stress", cls=Command)
-@backing_options
+@devices_options
 @stress_settings
 @stress_control
 @output_options
