@@ -11,7 +11,7 @@ from stored_runs import described
 from vmtool.check import run_check
 from vmtool.machine import read_facts
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
-from vmtool.report.checks_and_advice import summarize
+from vmtool.report.check_sentences import summarize
 from vmtool.report.recommendation import method_option_words
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.stress.room import measure_room

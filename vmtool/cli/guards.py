@@ -38,7 +38,7 @@ def command(
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.probes.guards import prove_guards
     from vmtool.probes.question_process import WRITES
-    from vmtool.report.checks_and_advice import describe, hint
+    from vmtool.report.check_sentences import describe, hint
     from vmtool.report.guards import to_text
     from vmtool.results.check_outcomes import all_passed
     from vmtool.results.guards import GuardsResult

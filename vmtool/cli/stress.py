@@ -201,7 +201,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 
 
 def _show_warnings(output: Output, result: StressResult) -> None:
-    from vmtool.report.checks_and_advice import advice_text
+    from vmtool.report.advice_sentences import advice_text
 
     shown: dict[str, list[str]] = {}
     for advice in result.warnings:
@@ -261,7 +261,7 @@ def _preflight(
 
 def _exit_code(output: Output, result: StressResult) -> int:
     """Return the exit code; what failed is in the result, and the first of each kind on stderr."""
-    from vmtool.report.checks_and_advice import describe
+    from vmtool.report.check_sentences import describe
     from vmtool.results.stress import Outcome
 
     if result.outcome is Outcome.INTERRUPTED:

@@ -9,7 +9,7 @@ from rich.text import Text
 from vmtool.errors import printable
 from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.memory_limit_words import BOUND_WORDS
-from vmtool.report.checks_and_advice import describe, summarize
+from vmtool.report.check_sentences import describe, summarize
 from vmtool.report.machine import device_words, moment, page_place
 from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.recommendation import (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.checks_and_advice import describe, hint
+from vmtool.report.check_sentences import describe, hint
 from vmtool.report.machine import device_words, running_on
 from vmtool.report.table import ReportTable, backing_label, duration_or_dash, plain_table
 from vmtool.results.check_outcomes import CheckOutcome

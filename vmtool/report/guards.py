@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.checks_and_advice import shown_word
+from vmtool.report.check_sentences import shown_word
 from vmtool.report.table import plain_table
 
 if TYPE_CHECKING:

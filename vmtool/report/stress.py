@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.checks_and_advice import advice_text, describe, hint, shown_word, summarize
+from vmtool.report.advice_sentences import advice_text
+from vmtool.report.check_sentences import describe, hint, shown_word, summarize
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.recommendation import huge_text, recommendation_rows, recommendation_text
 from vmtool.report.stress_devices import device_sentences

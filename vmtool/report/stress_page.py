@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.checks_and_advice import advice_text, describe, hint, leak_amount
+from vmtool.report.advice_sentences import advice_text
+from vmtool.report.check_sentences import describe, hint, leak_amount
 from vmtool.report.fact_words import settings_rows
 from vmtool.report.machine import moment, page_machine_rows, page_place
 from vmtool.report.page import (

@@ -13,7 +13,7 @@ from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.metrics import Metric
 from vmtool.errors import UsageError
 from vmtool.memory.backing_names import methods_of
-from vmtool.report.checks_and_advice import describe, hint, summarize
+from vmtool.report.check_sentences import describe, hint, summarize
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import METHODS, Outcome, RunResult
 

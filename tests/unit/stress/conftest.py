@@ -4,7 +4,7 @@ import pytest
 
 from vmtool.memory.backing_names import host_methods
 from vmtool.memory.open_backing import open_backing
-from vmtool.report.checks_and_advice import describe
+from vmtool.report.check_sentences import describe
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes

@@ -7,7 +7,7 @@ from stored_runs import gaussian, method, run
 
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
-from vmtool.report.checks_and_advice import advice_text
+from vmtool.report.advice_sentences import advice_text
 from vmtool.results.stress import Outcome, RunResult
 from vmtool.stress.advice import warn
 from vmtool.units import MIB

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from stored_runs import checkpoint
 
-from vmtool.report.checks_and_advice import describe
+from vmtool.report.check_sentences import describe
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS
 from vmtool.stress.parent.journals_and_checkpoints import KeptCheckpoints

@@ -1,22 +1,20 @@
-"""The sentences of checks and of advice on a result, made from their numbers."""
+"""The sentences of checks, made from their numbers, and what to do about one that failed."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.stress import DEVICE_COUNTERS
-from vmtool.units import count_of, format_duration, format_size
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from vmtool.results.check_outcomes import Check
-    from vmtool.results.stress import Advice
 
-_Values = dict[str, Any]
+Values = dict[str, Any]
 _REASONS: Final = {
     "not requested": "not requested",
     "not available": "not available on this platform",
@@ -30,7 +28,7 @@ _REASONS: Final = {
 
 def describe(check: Check) -> str:
     """Return what *check* compared, with the numbers."""
-    values: _Values = dict(check.values)
+    values: Values = dict(check.values)
     reason = values.get("reason")
     if check.outcome is CheckOutcome.NOT_DONE and isinstance(reason, str) and reason in _REASONS:
         grown = values.get("others_bytes", values.get("grown"))
@@ -43,7 +41,7 @@ def describe(check: Check) -> str:
         with suppress(KeyError, TypeError, ValueError):
             return writer(rest, values)
     # Version 1 stored sentences.
-    return str(values["detail"]) if "detail" in values else _plain(values)
+    return str(values["detail"]) if "detail" in values else plain_values(values)
 
 
 def hint(check: Check) -> str | None:
@@ -91,7 +89,7 @@ def shown_word(check: Check) -> str:
     return {"passed": "ok", "failed": "FAILED"}.get(check.word, check.word)
 
 
-def _contents(_rest: str, values: _Values) -> str:
+def _contents(_rest: str, values: Values) -> str:
     if "granule" not in values:
         how = "every byte" if values["verify"] == "full" else "two pieces of 4 KiB"
         return f"{how} of each released span contained what was written ({values['spans']:,} spans)"
@@ -108,31 +106,31 @@ def _contents(_rest: str, values: _Values) -> str:
     return text
 
 
-def _zero(rest: str, values: _Values) -> str:
+def _zero(rest: str, values: Values) -> str:
     if "granule" in values:
         return _contents(rest, values)
     return f"freshly committed memory read as zero ({values['methods']})"
 
 
-def _base(_rest: str, values: _Values) -> str:
+def _base(_rest: str, values: Values) -> str:
     return f"{values['moved']} of {values['buffers']} buffers moved"
 
 
-def _node(_rest: str, values: _Values) -> str:
+def _node(_rest: str, values: Values) -> str:
     elsewhere = values["elsewhere_bytes"]
     if elsewhere:
         return f"{elsewhere} bytes were on another NUMA node than {values['node']}"
     return f"every page was on NUMA node {values['node']}"
 
 
-def _leases(_rest: str, values: _Values) -> str:
+def _leases(_rest: str, values: Values) -> str:
     return (
         f"{values['leased_bytes']} bytes leased, {values['committed_bytes']} committed, pooled or "
         "quarantined"
     )
 
 
-def _budget(_rest: str, values: _Values) -> str:
+def _budget(_rest: str, values: Values) -> str:
     refused = "refused" if values["next_byte_refused"] else "not refused"
     return (
         f"at most {format_size(values['peak_bytes'])} of {format_size(values['limit_bytes'])} were "
@@ -140,7 +138,7 @@ def _budget(_rest: str, values: _Values) -> str:
     )
 
 
-def _released(_rest: str, values: _Values) -> str:
+def _released(_rest: str, values: Values) -> str:
     if "error" in values:
         return str(values["error"])
     if values["mapped"] is None:
@@ -150,7 +148,7 @@ def _released(_rest: str, values: _Values) -> str:
     return f"{mapped}, {values['leased_bytes']} bytes leased"
 
 
-def _counters(name: str, values: _Values) -> str:
+def _counters(name: str, values: Values) -> str:
     if "checkpoints" in values:
         return f"agreed at {values['checkpoints']} checkpoints"
     unit = "" if name.endswith("mappings") else " bytes"
@@ -161,7 +159,7 @@ def _counters(name: str, values: _Values) -> str:
     )
 
 
-def _leak(name: str, values: _Values) -> str:
+def _leak(name: str, values: Values) -> str:
     interval = (
         f"{leak_amount(name, values['low'])} to {leak_amount(name, values['high'])} per cycle "
         f"({100 * values['confidence']:.0f} % interval)"
@@ -182,14 +180,14 @@ def leak_amount(counter: str, value: float) -> str:
     return f"{'-' if value <= -0.5 else ''}{format_size(round(abs(value)))}"
 
 
-def _inject(_rest: str, values: _Values) -> str:
+def _inject(_rest: str, values: Values) -> str:
     if "fault" not in values:
         return "every injected fault happened"
     times = "once" if values["calls"] == 1 else f"{values['calls']} times"
     return f"{values['fault']} did not happen: {values['call']} was called {times}"
 
 
-def _assert(_rest: str, values: _Values) -> str:
+def _assert(_rest: str, values: Values) -> str:
     if values.get("reason") == "method did not run":
         return "the method did not run"
     parts = []
@@ -215,11 +213,11 @@ def _with_unit(value: float, unit: str) -> str:
     return f"{format_size(round(value))}/s" if unit == "bytes/s" else f"{value:,.0f}/s"
 
 
-def _require(_rest: str, values: _Values) -> str:
+def _require(_rest: str, values: Values) -> str:
     return f"not done: {values['missing']}" if values.get("missing") else "done"
 
 
-def _guard(case: str, values: _Values) -> str:
+def _guard(case: str, values: Values) -> str:
     words = {
         "committed": "a write to committed memory",
         "never": "a write to memory never committed",
@@ -229,21 +227,22 @@ def _guard(case: str, values: _Values) -> str:
     return f"{values['method']}: {what}: {_ending(values)}"
 
 
-def _ending(values: _Values) -> str:
+def _ending(values: Values) -> str:
     if values.get("signal"):
         return str(values["signal"])
     return "succeeded" if values.get("written") else str(values.get("error") or "no answer")
 
 
-def _plain(values: Mapping[str, Any]) -> str:
+def plain_values(values: Mapping[str, Any]) -> str:
+    """Return *values* by their names, where there is no sentence for them."""
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 
-def _run(_name: str, values: _Values) -> str:
+def _run(_name: str, values: Values) -> str:
     return values["cause"] or f"outcome {values['outcome']}"
 
 
-_SENTENCES: Final[dict[str, Callable[[str, _Values], str]]] = {
+_SENTENCES: Final[dict[str, Callable[[str, Values], str]]] = {
     "contents": _contents,
     "zero": _zero,
     "base": _base,
@@ -266,8 +265,6 @@ _HINTS: Final = {
     "leak": "confirm with --soak 10m; --method all shows which method leaks",
     "guard": "report this with --json; nothing else that vmtool says about this method can be trusted",
 }
-
-
 _LONGER: Final = "run for longer: --duration 10s, or more --cycles"
 #: By the reason; where the whole interval is beyond the limit, no other run mends it.
 _ASSERT_HINTS: Final = {
@@ -278,143 +275,4 @@ _ASSERT_HINTS: Final = {
 _REQUIRE_HINTS: Final = {
     "leaks": _LONGER,
     "contents": "leave out --verify off and --touch none",
-}
-
-
-def advice_text(advice: Advice) -> tuple[str, str]:
-    """Return the sentence of a warning, and something to try."""
-    values: _Values = dict(advice.values)
-    message, remedy = f"{advice.kind}: {_plain(values)}", ""
-    if "message" in values:  # as version 1 stored it
-        return str(values["message"]), str(values.get("hint", ""))
-    if advice.kind in _ADVICE:
-        with suppress(KeyError, TypeError, ValueError):
-            message, remedy = _ADVICE[advice.kind](values)
-    return (f"{advice.method}: {message}" if advice.method else message), remedy
-
-
-def _few_samples(values: _Values) -> tuple[str, str]:
-    return (
-        f"{values['commits']} commits are too few for percentiles",
-        "raise --cycles or --duration",
-    )
-
-
-def _outliers(values: _Values) -> tuple[str, str]:
-    count, phase = values["count"], values["phase"]
-    plural = "es" if phase == "touch" else "s"
-    return (
-        (
-            f"{count} of {values['samples']:,} {phase}{plural} took over "
-            f"{values['times_median']} times the median (up to "
-            f"{format_duration(values['max_ns'] or 0)})"
-        ),
-        "stop other work on this machine, or look at the median rather than at p99 and the mean",
-    )
-
-
-def _drift(values: _Values) -> tuple[str, str]:
-    pin = ", or pin vmtool to a core (taskset -c 0)" if sys.platform == "linux" else ""
-    low, high = format_duration(values["low_ns"]), format_duration(values["high_ns"])
-    return (
-        f"the median {values['phase']} moved between rounds, from {low} to {high}",
-        f"stop other work on this machine{pin}",
-    )
-
-
-def _overhead(values: _Values) -> tuple[str, str]:
-    return (
-        (
-            f"{format_duration(values['overhead_ns'])} of the median {values['phase']} of "
-            f"{format_duration(values['median_ns'])} is overhead of the harness"
-        ),
-        "use a larger --granule, or compare runs with each other only",
-    )
-
-
-def _resident(values: _Values) -> tuple[str, str]:
-    before, after = format_size(values["before_bytes"]), format_size(values["after_bytes"])
-    return (
-        f"resident memory went from {before} to {after}",
-        "run with --soak 10m: its slope separates a leak from a warm-up",
-    )
-
-
-def _checkpoints(values: _Values) -> tuple[str, str]:
-    return (
-        f"checkpoints took {100 * values['share']:.1f} % of the run",
-        "run for longer, or with fewer mappings (a larger --granule)",
-    )
-
-
-def _interpreter_lock(_values: _Values) -> tuple[str, str]:
-    return (
-        (
-            "threads wait for Python's lock after each call, and with full verification also in touch; "
-            "that is part of their samples"
-        ),
-        "use --workers to measure contention in the kernel alone",
-    )
-
-
-def _budget_not_reached(values: _Values) -> tuple[str, str]:
-    peak, budget = format_size(values["peak_bytes"]), format_size(values["budget_bytes"])
-    return (
-        f"at most {peak} of the budget of {budget} was committed at once",
-        "use --hold to commit and check the whole budget once, or run for longer",
-    )
-
-
-def _throttled(values: _Values) -> tuple[str, str]:
-    high, times = format_size(values["high_bytes"]), count_of(values["times"], "time")
-    return (
-        (
-            f"control group {values['path']} was above memory.high, {high}: the kernel slowed its "
-            f"tasks down {times}, which is part of the samples"
-        ),
-        "raise memory.high, or use a smaller --budget",
-    )
-
-
-def _huge_pages(_values: _Values) -> tuple[str, str]:
-    return (
-        "transparent huge pages are switched off, so --huge changes nothing",
-        "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, as root",
-    )
-
-
-def _huge_granule(values: _Values) -> tuple[str, str]:
-    size = format_size(values["huge_page_bytes"]).replace(" ", "")
-    return (
-        (
-            f"a granule of {format_size(values['granule_bytes'])} is not a whole number of huge pages; "
-            "the rest of a huge page stays resident when the granule is released"
-        ),
-        f"use --granule {size}",
-    )
-
-
-def _degraded(values: _Values) -> tuple[str, str]:
-    return (
-        (
-            f"{format_size(values['bytes'])} could be released only in part: the process has too many "
-            "memory areas"
-        ),
-        "raise vm.max_map_count, or use a larger --granule",
-    )
-
-
-_ADVICE: Final[dict[str, Callable[[_Values], tuple[str, str]]]] = {
-    "few-samples": _few_samples,
-    "outliers": _outliers,
-    "drift": _drift,
-    "overhead": _overhead,
-    "resident": _resident,
-    "checkpoints": _checkpoints,
-    "interpreter-lock": _interpreter_lock,
-    "budget-not-reached": _budget_not_reached,
-    "throttled": _throttled,
-    "huge-pages": _huge_pages,
-    "huge-granule": _huge_granule,
-    "degraded": _degraded,
 }
