@@ -1,5 +1,6 @@
 """Help: commands under questions, options under headings, and public names that load lazily."""
 
+import re
 import subprocess
 import sys
 
@@ -101,6 +102,23 @@ def test_the_public_names_are_loaded_when_they_are_used():
     assert package.VmtoolError is VmtoolError
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = package.nothing
+
+
+def descriptions(schema):
+    """Every description in *schema*."""
+    for key, value in schema.items():
+        if key == "description" and isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            yield from descriptions(value)
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS, ids=lambda kind: kind.name)
+def test_a_description_in_a_schema_needs_no_line_above_it(kind):
+    made = json_schema(kind.load(), name=kind.name, version=kind.version, title=kind.title)
+    found = list(descriptions(made))
+    assert found
+    assert [d for d in found if re.search(r"^(Of|As|Such as|The same)\b|likewise\.$", d)] == []
 
 
 def test_every_command_whose_document_names_the_host_can_leave_it_out():

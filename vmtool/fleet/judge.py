@@ -518,7 +518,7 @@ def reasons(
     """Return the facts that separate *machines* from *count* others, the best first.
 
     Args:
-        machines: Those that differ.
+        machines: The machines that differ.
         others: How often each value of each fact is among the others.
         count: How many others there are.
 

@@ -282,7 +282,7 @@ class EstimateResult:
         policy: The name of the policy that the answer is about.
         policies: What each policy makes of the question: that one, or all.
         need: What the requested sequences need.
-        prefill: The same while prompts are read, where that takes more.
+        prefill: What is needed while prompts are read, where that is more.
         provenance: Where each value came from; ``None`` if not requested.
     """
 

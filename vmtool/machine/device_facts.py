@@ -28,12 +28,12 @@ class DeviceFacts:
     """One device; what is ``None`` is not available.
 
     Attributes:
-        backing: Such as ``cuda:0``.
+        backing: The name of the device, such as ``cuda:0``.
         name: The driver's own name for it.
-        uuid: Of the device, or of the MIG slice.
+        uuid: The UUID of the device, or of the MIG slice.
         pci: Its address, such as ``0000:3b:00.0``.
         total_bytes: Its memory.
-        compute_capability: Such as ``9.0``.
+        compute_capability: The compute capability, such as ``9.0``.
         driver_version: The newest CUDA version that the driver supports: 1000 * major + 10 * minor.
         module_version: The version of the kernel module, which CUDA's does not imply.
         driver_model: ``wddm``, ``tcc`` or ``wsl``.

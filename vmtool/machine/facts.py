@@ -178,8 +178,8 @@ class EnvironmentFacts:
     """What is between this process and the hardware, as far as that is visible.
 
     Attributes:
-        container: Such as ``docker``, ``kubernetes`` or ``podman``.
-        hypervisor: Such as ``KVM``; ``unknown`` when only the processor says that there is one.
+        container: The kind of container, such as ``docker``, ``kubernetes`` or ``podman``.
+        hypervisor: The name of the hypervisor, such as ``KVM``; ``unknown`` when only the processor says that there is one.
         wsl: 1 or 2 under the Windows Subsystem for Linux.
         gvisor: Whether the kernel is gVisor's.
     """

@@ -33,11 +33,11 @@ class RunConditions:
         load_average: Over 1, 5 and 15 minutes, before the run.
         idle_share: The part of all processors' time that was idle during the run, from 0 to 1;
             ``None`` where that time is below a second in all.
-        cpu_governor: Of the first processor, such as ``performance``.
+        cpu_governor: The governor of the first processor, such as ``performance``.
         mitigations: What the kernel does about each vulnerability that this processor has.
         microcode: The revision of the processor's microcode.
         nvidia_driver: The version of NVIDIA's kernel module, where it is loaded.
-        distribution: Of this container or machine, such as ``Debian GNU/Linux 13 (trixie)``.
+        distribution: The distribution of this container or machine, such as ``Debian GNU/Linux 13 (trixie)``.
         sysctls: Settings of the kernel that change what committing and releasing cost.
     """
 

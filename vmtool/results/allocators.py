@@ -93,7 +93,7 @@ class BesideWork:
     Attributes:
         cycles: How often the range was mapped, filled, checked and unmapped meanwhile.
         alone: The steps of the work with nothing beside it.
-        beside: The same with the cycles beside it.
+        beside: The steps of the work with the cycles beside it.
         work_intact: Whether the work's own memory held what it wrote.
         range_intact: Whether the range held what was written to it, each time.
         error: What ended it; ``None`` if nothing did.
@@ -116,10 +116,10 @@ class DeviceAllocators:
     """One device's allocators beside virtual memory management.
 
     Attributes:
-        backing: Such as ``cuda:0``.
+        backing: The name of the device, such as ``cuda:0``.
         device: The device.
         granularity_bytes: The size of a handle in ``timings`` and ``growth``.
-        timings: By size and method.
+        timings: How long allocating and freeing took, by size and method.
         faster_from_bytes: The smallest size from which a method of virtual memory management was
             faster than a baseline at every size tried, by ``METHOD<BASELINE``; ``None``: at none.
         growth: Doubling, by length.

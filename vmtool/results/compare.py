@@ -38,10 +38,10 @@ class ComparedFile:
         vmtool: The version that made it.
         runs: Runs in it that were compared.
         started: When it was started, in UTC; ``None`` where it does not say.
-        host: The name of the machine, likewise.
+        host: The name of the machine; ``None`` where it does not say.
         label: What the user called it.
-        load: The load average over a minute before it, likewise.
-        idle_share: The part of all processors' time that was idle meanwhile, likewise.
+        load: The load average over a minute before it; ``None`` where it does not say.
+        idle_share: The part of all processors' time that was idle meanwhile.
     """
 
     path: str
@@ -89,7 +89,7 @@ class UnlikeFile:
 
     Attributes:
         path: The file.
-        differences: In the machine, the settings and the methods; ``before`` is of the first file.
+        differences: What differs in the machine, the settings and the methods; ``before`` is of the first file.
     """
 
     path: str
@@ -124,10 +124,10 @@ class Change:
         method_after: The commit method after: another one if each side had a single method.
         phase: A phase, or ``cycle`` for commit, touch and release together.
         statistic: ``median`` or ``p99``, of the samples of a run.
-        before_ns: The median of the runs before.
-        after_ns: The same after.
-        before_runs_ns: The figure of each run before.
-        after_runs_ns: The same after.
+        before_ns: The median of the runs of the side before.
+        after_ns: The median of the runs of the side after.
+        before_runs_ns: The figure of each run of the side before.
+        after_runs_ns: The figure of each run of the side after.
         ratio: The figure after, divided by that before.
         low: Lower end of the ratio's interval; ``None`` where the runs are too few.
         high: Upper end.
@@ -171,9 +171,9 @@ class CompareResult:
     Attributes:
         before: The reference.
         after: What is judged.
-        confidence: Of every interval, at least.
+        confidence: The confidence that every interval has at least.
         threshold: The part by which a figure must change to be called faster or slower.
-        changes: By method, the whole cycle first.
+        changes: The changes by method, that of the whole cycle first.
         machine: Facts about the machines that differ.
         settings: Settings of the runs that differ.
         unmatched: Methods and phases that only one side has.

@@ -15,7 +15,7 @@ class Document:
     """One kind of document.
 
     Attributes:
-        name: Such as ``vmtool.stress``.
+        name: The name of the document, such as ``vmtool.stress``.
         version: Raised when a key changes or goes; a new key does not raise it.
         title: What the document is.
         module: Where its type is.

@@ -108,7 +108,7 @@ class Spread:
         usual: The biweight location of the machines.
         scale: The biweight scale: of logarithms, and so a ratio, or of the values.
         logarithmic: Whether it is of logarithms.
-        runs_scale: The same from run to run within a machine, or null with one run each.
+        runs_scale: How much the runs of one machine vary, or null with one run each.
         tested: Machines that were tested.
         single: Machines with one value of it, which are not judged by it.
         values: One for each machine of the group, in its order; null where it has none.
@@ -129,7 +129,7 @@ class FactSpread:
     """A fact that is not the same on all machines of a group.
 
     Attributes:
-        fact: Its path.
+        fact: The path of the fact.
         machines: How many machines have each value.
     """
 
@@ -176,10 +176,10 @@ class BaselineMeasure:
 
     Attributes:
         measure: The measure.
-        usual: As in a spread.
-        scale: As in a spread.
-        logarithmic: As in a spread.
-        runs_scale: As in a spread.
+        usual: What is usual among the machines, as in a spread.
+        scale: How much the machines vary, as in a spread.
+        logarithmic: Whether ratios are compared, as in a spread.
+        runs_scale: How much the runs of a machine vary, as in a spread.
         machines: How many machines it is of.
     """
 

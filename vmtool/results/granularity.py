@@ -103,7 +103,7 @@ class PeerTrial:
         granted: Whether ``cuMemSetAccess`` took both; ``None`` if it was not tried.
         seen: Whether the peer read what was written; ``None`` if it had no access.
         alone_ns: Median of ``cuMemSetAccess`` for the owner alone.
-        together_ns: The same for both; the difference is what a peer costs.
+        together_ns: Its median for both; the difference is what a peer costs.
         refusal: The symbol of the refusal.
     """
 
@@ -126,7 +126,7 @@ class BackingGranularity:
         absent: Why it can't be used; all below but ``hint`` and ``device`` is then unknown.
         hint: What to do about that.
         method: Its commit method.
-        granularity: Its units.
+        granularity: The units in which it reserves and commits.
         largest_reservation: The largest single reservation.
         checks: What ``--prove`` tried: the attempt, with ``who`` answered it (``vmtool``, ``kernel``
             or another platform), whether it was ``accepted``, and the ``answer``.

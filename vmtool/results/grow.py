@@ -11,7 +11,7 @@ from vmtool.results.check_outcomes import Check  # noqa: TC001
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """The same growth by copying into ever larger blocks.
+    """That growth by copying into ever larger blocks.
 
     Attributes:
         steps: Growing steps done before the limit; the first of the plan.

@@ -39,7 +39,7 @@ class ProcessIdentity:
         user: Its owner's name.
         started_ns: When it started, in nanoseconds since 1970; a reused PID has another.
         own_pid_namespace: Whether it runs in another PID namespace than vmtool.
-        exit_code: Of a command that inspect started: its exit code, or 128 and its signal;
+        exit_code: The exit code of a command that inspect started, or 128 and its signal;
             ``None`` while it runs.
     """
 
@@ -57,7 +57,7 @@ class ProgramStart:
     """A program that the process ran; each but the first was started by an exec.
 
     Attributes:
-        at_ns: Of the first sample of it.
+        at_ns: The time of its first sample.
         name: The short name that the kernel keeps.
         command: Its command line; empty where it may not be read.
     """
@@ -76,7 +76,7 @@ class Sample:
         address_space_bytes: Addresses taken (``VmSize``).
         charge_bytes: Private writable memory (``VmData`` and ``VmStk``): what commit accounting
             holds against the process.
-        resident_bytes: In RAM (``VmRSS``).
+        resident_bytes: Memory that is in RAM (``VmRSS``).
         anonymous_bytes: Resident and anonymous (``RssAnon``).
         file_bytes: Resident pages of files (``RssFile``).
         shared_bytes: Resident shared memory (``RssShmem``).
@@ -93,7 +93,7 @@ class Sample:
         descriptors: Open descriptors (handles on Windows).
         cpu_ns: CPU time since the process started.
         group_bytes: What is charged to its control group (``memory.current``).
-        group_used_bytes: Of that, all but the file cache that the kernel drops at a limit.
+        group_used_bytes: The part of that which is not file cache that the kernel drops at a limit.
     """
 
     at_ns: int
@@ -124,7 +124,7 @@ class LimitUse:
     """A limit and what is used of it.
 
     Attributes:
-        name: Such as ``RLIMIT_AS``, ``vm.max_map_count`` or ``memory.max``.
+        name: The name of the limit, such as ``RLIMIT_AS``, ``vm.max_map_count`` or ``memory.max``.
         counter: The counter that it bounds: a field of :class:`Sample`, or the tasks of others
             as well, ``user_tasks`` or ``group_tasks``.
         used: What is used, in the unit of the counter.
@@ -191,17 +191,17 @@ class ReservedRange:
 
     Attributes:
         base: Its first address.
-        capacity_bytes: From its first address to its last; exact where no mapping like it is next
+        capacity_bytes: Its length from the first address to the last; exact where no mapping like it is next
             to it, as the kernel joins neighbours.
         committed_bytes: Readable or writable parts.
-        resident_bytes: In RAM; ``None`` where it was not read.
-        huge_bytes: Of that, in transparent huge pages.
+        resident_bytes: The part that is in RAM; ``None`` where it was not read.
+        huge_bytes: The resident part that is in transparent huge pages.
         swapped_bytes: Swapped out.
         pieces: Memory areas that it consists of.
         granule_bytes: The largest unit that all its committed parts are multiples of.
         granule_exact: Whether commits that were watched show that unit; otherwise the true granule
             is a divisor of it.
-        permissions: Of its committed parts, such as ``rw-p``; ``mixed`` for several.
+        permissions: The permissions of its committed parts, such as ``rw-p``, or ``mixed``.
         kind: ``anonymous``, ``heap``, ``stack``, ``file``, ``shared``, ``device``, ``hugetlb`` or
             ``kernel``.
         name: What the kernel calls it: a path, ``[anon:NAME]``, or nothing.
@@ -308,7 +308,7 @@ class Unavailable:
     """What could not be read, and why.
 
     Attributes:
-        what: Such as ``reservations``.
+        what: The part that is not available, such as ``reservations``.
         reason: A short stable name: ``permission``, ``platform``, ``kernel``, ``namespace``, ``not
             listed`` (NVML answers, and lists none of the processes).
         detail: The call that was refused, or the package that is missing.
@@ -325,7 +325,7 @@ class InspectResult:
 
     Attributes:
         ending: How it ended.
-        wall_ns: From the first sample to the last.
+        wall_ns: The time from the first sample to the last.
         interval_ns: Time between samples; ``None`` for one look.
         samples: The counters over time, thinned evenly where there were very many; none where the
             process ended before the first.

@@ -115,7 +115,7 @@ class ReplaySettings:
         retain_bytes: Released memory that is kept.
         share_prefixes: Whether equal prefixes are shared.
         prefix_cache: Whether they are kept when no sequence has them any more.
-        seed: Of what is drawn.
+        seed: The seed of everything that is drawn at random.
     """
 
     model: str
@@ -147,7 +147,7 @@ class Requests:
 
     Attributes:
         arrived: Requests that arrived.
-        finished: Those that got all their tokens.
+        finished: Requests that got all their tokens.
         too_long: Rejected on arrival: longer than the longest sequence.
         too_large: Rejected or ended because they do not fit into the whole budget.
         rejected: Rejected when memory was refused at their admission (on_refusal reject).
@@ -210,7 +210,7 @@ class Usage:
             prefixes, on average over time.
         fragmentation: The part of what is charged that belongs to neither, on average: free
             blocks in committed granules, and what the pool keeps.
-        peak_fragmentation: The same at the moment when most bytes belonged to neither.
+        peak_fragmentation: That part at the moment when most bytes belonged to neither.
         peak_at_ns: When most was committed for the first time.
     """
 
@@ -252,9 +252,9 @@ class Operations:
 
     Attributes:
         commits: Spans committed.
-        commit_bytes: Their bytes.
+        commit_bytes: The bytes of the committed spans.
         releases: Spans released.
-        release_bytes: Their bytes.
+        release_bytes: The bytes of the released spans.
         reused_bytes: Committed bytes that came from the pool.
         not_committed_bytes: Bytes that were not committed because a prefix was shared.
         commits_per_s: Spans in a second of simulated time.
@@ -315,7 +315,7 @@ class RealRun:
         populated: Whether the pages were there with the commit: on a device, or with prefault.
         timings: How long the operations took.
         stepping_commits: Decode steps that committed memory.
-        stalled_steps: Those that had to wait for it: it took longer than it was ahead.
+        stalled_steps: Steps that had to wait for it: it took longer than it was ahead.
         stall_ns: How long they waited, together.
         checks: Comparisons of what is really charged with the simulation; none differed.
         ledger_peak_bytes: The most that the governor leased.
@@ -374,12 +374,12 @@ class ReplayResult:
         operations: Commits and releases.
         peak_sequences: The most sequences at once.
         mean_sequences: On average over time.
-        waiting: From arrival to first admission, of those admitted.
-        first_token: From arrival to the end of the first decode step, in simulated time, of those
-            that got there.
-        end_to_end: From arrival to the last token, in simulated time, of those finished.
+        waiting: The time from arrival to first admission, of requests that were admitted.
+        first_token: The time from arrival to the end of the first decode step, in simulated time,
+            of requests that got there.
+        end_to_end: The time from arrival to the last token, in simulated time, of finished requests.
         generated_per_s: Tokens generated in a second of simulated time, all sequences together.
-        prefilled_per_s: Prompt tokens likewise.
+        prefilled_per_s: Prompt tokens prefilled in a second of simulated time, all together.
         enough_budget_bytes: The smallest budget that refuses nothing, not even ahead of need;
             null if something was refused and it was not looked for, or prefixes are kept, which
             fill any budget.

@@ -58,7 +58,7 @@ class LimitsResult:
     """The result of ``vmtool limits``.
 
     Attributes:
-        kinds: Those that were searched, in order.
+        kinds: The limits that were searched, in order.
         complete: Whether every search came to its end; an interrupt leaves the rest out.
         found: Whether no search ended without an answer.
         device: The driver's own name of the device; ``None`` for the host.

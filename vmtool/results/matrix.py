@@ -20,13 +20,13 @@ class MatrixCell:
         cycles: Commits.
         cycle_ns: The medians of commit, touch and release together; ``None`` without samples.
         per_gib_ns: What cycles over 1 GiB cost at that rate.
-        commit: Summary of the phase, likewise *touch* and *release*.
+        commit: A summary of the phase; *touch* and *release* are the same for theirs.
         failed: Checks that failed.
         refused: Why the preflight refused it, or ``None``.
         error: The call that failed, or how the worker ended; ``None`` if neither.
         cycle_low_ns: What *cycle_ns* is at least, by the medians of the rounds, with a confidence
             of 84 %; ``None`` where the rounds are too few for an interval.
-        cycle_high_ns: What it is at most, likewise.
+        cycle_high_ns: What *cycle_ns* is at most, with the same confidence.
     """
 
     pattern: str
@@ -66,7 +66,7 @@ class GranuleChoice:
     Attributes:
         method: The one to use, by the median over the patterns that all methods ran.
         per_gib_ns: The median over the patterns.
-        without_huge_ns: The same for that method without huge pages, where both were measured.
+        without_huge_ns: What that method costs without huge pages, where both were measured.
         waste_share: The part of what is committed that a sequence of the model does not use.
         per_used_gib_ns: *per_gib_ns* divided by the part that is used.
         reason: Why this method; ``None`` where only one was measured.

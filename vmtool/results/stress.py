@@ -70,8 +70,8 @@ class StressSettings:
         verify: ``off``, ``sample`` (two 4 KiB pieces of each granule) or ``full``.
         huge: Whether every method asks for huge pages.
         inject: Faults to inject, such as ``mmap:3=ENOMEM``.
-        chunk_bytes: Of one physical handle of a device; ``None`` for the host, or what the driver
-            recommends.
+        chunk_bytes: The size of one physical handle of a device; ``None`` for the host, or what
+            the driver recommends.
         retain_bytes: What a pool keeps unmapped at most; ``None``: everything.
         runs: In how many fresh sets of worker processes the plan is repeated; *cycles* and
             *duration_ns* are totals of all of them.
@@ -153,7 +153,7 @@ class CallResult:
     """The latencies of one driver call, whatever phase it was made in.
 
     Attributes:
-        call: Such as ``cuMemMap``.
+        call: The name of the call, such as ``cuMemMap``.
         summary: Median, percentiles and the rest.
         histogram: Every call that succeeded, in buckets.
     """
@@ -171,10 +171,10 @@ class MethodResult:
         cycles: Commits that succeeded.
         wall_ns: Time in the loop, harness and verification included, checkpoints not.
         cycles_per_s: Cycles divided by *wall_ns*, all threads and workers together.
-        bytes_per_s: Committed bytes divided by *wall_ns*, likewise.
+        bytes_per_s: Committed bytes divided by *wall_ns*, all threads and workers together.
         degraded_bytes: The most that was ever released without a guard (mapping limit).
         quarantined_bytes: What the platform would not give back.
-        phases: In the order of :data:`PHASES`; phases without samples are left out.
+        phases: The phases in the order of :data:`PHASES`; those without samples are left out.
         calls: Each driver call apart, in the order of a cycle; empty for the host.
     """
 
@@ -246,7 +246,7 @@ class CounterSlope:
         per_cycle: Theil-Sen slope; bytes, or mappings, per cycle.
         low: Lower end of the confidence interval.
         high: Upper end.
-        confidence: Such as 0.99.
+        confidence: The confidence of the interval, such as 0.99.
         points: Checkpoints it rests on.
         grown: The slope times the cycles that the points of one run span.
         floor: Growth of one process below this is never called a leak.
@@ -274,13 +274,13 @@ class Accident:
 
     Attributes:
         kind: ``signal``, ``exit`` or ``hang``.
-        signal: Such as ``SIGSEGV``; ``None`` for others.
+        signal: The signal that ended it, such as ``SIGSEGV``; ``None`` where none did.
         exit_code: The worker's own, if it had one.
         operation: The phase in flight: ``commit``, ``touch``, ``verify``, ``release``,
             ``checkpoint``, ``reserve``, ``unreserve`` or ``idle``.
         granule: The first granule that it worked on.
-        cycle: The cycle.
-        thread: Of that worker.
+        cycle: The cycle in which it happened.
+        thread: The thread of that worker.
         cause: The likely cause.
         hint: What to do.
     """
@@ -304,7 +304,7 @@ class CallFailure:
 
     Attributes:
         granule: ``None`` where the call was made for no granule: on a pool, or after the cycles.
-        cycle: ``None`` likewise.
+        cycle: ``None`` where the call was made in no cycle.
         injected: Whether ``--inject`` made it fail.
     """
 
@@ -331,15 +331,15 @@ class UnmapResult:
         waited: Whether cuMemUnmap did; ``None`` if the work never lasted long enough.
         rounds: How often unmapping was timed, idle and busy.
         idle_ns: The median of one cuMemUnmap on an idle device.
-        busy_ns: The same while another range was being filled.
+        busy_ns: The median of one cuMemUnmap while another range was being filled.
         work_ns: How long that filling lasted, the median.
         idle_synchronise_ns: The median of one cuCtxSynchronize on an idle device, which vmtool
             makes before each unmap.
         left_ns: What was left of the work when cuMemUnmap was called, the median.
-        release_waited: As ``waited``, of cuMemRelease.
-        release_idle_ns: As ``idle_ns``, of cuMemRelease.
-        release_busy_ns: As ``busy_ns``, of cuMemRelease.
-        release_left_ns: As ``left_ns``, of cuMemRelease.
+        release_waited: Whether cuMemRelease waited, judged as ``waited`` is.
+        release_idle_ns: The median of one cuMemRelease on an idle device.
+        release_busy_ns: The median of one cuMemRelease while another range was being filled.
+        release_left_ns: What was left of the work when cuMemRelease was called, the median.
         fresh_zero: Whether a handle created afterwards read as zero; ``None`` without room for one.
         access_ns: The median of cuMemSetAccess on one new mapping: for the device alone, then with one of
             its peers, with two, and so on; empty without room for one.
@@ -367,9 +367,9 @@ class Scaling:
     """The rate of one method with every worker and thread, against one of each.
 
     Attributes:
-        single_cycles_per_s: With one worker and one thread.
-        cycles_per_s: With all.
-        speedup: The quotient.
+        single_cycles_per_s: Cycles per second with one worker and one thread.
+        cycles_per_s: Cycles per second with all workers and threads.
+        speedup: The second rate divided by the first.
     """
 
     method: str
@@ -399,7 +399,7 @@ class Recommendation:
         method: Its name; ``+huge`` at the end asks for huge pages.
         cycle_ns: The medians of commit, touch and release together, by method.
         fastest: The method with the cheapest cycle.
-        without_huge: The same method without huge pages, where both were measured.
+        without_huge: That method without huge pages, where both were measured.
         huge_factor: How many times cheaper a cycle of that method is with huge pages.
     """
 
@@ -432,9 +432,9 @@ class HoldResult:
 
     Attributes:
         bytes: What was committed and touched.
-        budget_bytes: What was to be.
+        budget_bytes: What was to be committed and touched.
         wall_ns: How long committing and touching took.
-        resident_bytes: Of the worker's process meanwhile; ``None`` where not available.
+        resident_bytes: Resident memory of the worker's process then; ``None`` if not available.
     """
 
     bytes: int
@@ -448,10 +448,10 @@ class DeviceResult:
     """One of several devices: the workers that used it, all runs together.
 
     Attributes:
-        backing: Such as ``cuda:0``.
+        backing: The name of the device, such as ``cuda:0``.
         device: The driver's own name of it; ``None`` if no worker reported.
         outcome: How its workers ended.
-        methods: In the order requested.
+        methods: The methods in the order requested.
         unmapping: What running work does to unmapping on it; ``None`` after a failure.
         machine: Facts about the device.
         peers: The other devices, such as ``cuda:1``, that had access to what was committed on it.
@@ -471,11 +471,11 @@ class RunResult:
     """One of several runs of the same plan, in worker processes of its own.
 
     Attributes:
-        index: From 0, in the order they ran.
+        index: The number of the run, from 0, in the order they ran.
         outcome: How it ended.
-        wall_ns: From its first worker's start to the last one's end.
+        wall_ns: The time from its first worker's start to the last one's end.
         order: The methods in the order in which this run took turns.
-        methods: In the order requested.
+        methods: The methods in the order requested.
     """
 
     index: int
@@ -496,11 +496,11 @@ class StressResult:
     Attributes:
         settings: What was requested.
         outcome: How it ended.
-        wall_ns: From the first worker's start to the last one's end.
+        wall_ns: The time from the first worker's start to the last one's end.
         overhead_ns: What the harness adds to one sample: the median of an empty phase.
         base_addresses: The base of each buffer, by run, worker and thread; none ever moved.
-        resident_before_bytes: Of the first worker, before its first cycle; ``None`` where that is
-            not available.
+        resident_before_bytes: Resident memory of the first worker before its first cycle; ``None``
+            where that is not available.
         resident_after_bytes: After its last, everything released.
         peak_committed_bytes: The most that was committed at once, all workers together; ``None``
             where a worker ended without a report.
@@ -518,7 +518,7 @@ class StressResult:
         device: The driver's own name of the device; ``None`` for the host.
         unmapping: What running work does to unmapping; ``None`` for the host, or after a
             failure; of several devices that of the first.
-        devices: With the backing ``cuda:all``, each device apart.
+        devices: The result of each device, with the backing ``cuda:all``.
     """
 
     settings: StressSettings

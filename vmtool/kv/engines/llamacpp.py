@@ -194,7 +194,7 @@ class LlamaCppBuffer:
         second_type: The format of the second.
         nbytes: Bytes of the whole buffer.
         streams: Parts of it, one for each sequence unless they share one.
-        snapshots: Of states, those that are kept of each besides the current one.
+        snapshots: Snapshots that are kept of each state besides the current one.
     """
 
     what: str

@@ -51,7 +51,7 @@ class DeviceInfo:
         uuid: 32 hexadecimal digits in the usual groups, of the MIG slice if it is one; ``None`` if
             the driver does not offer the call that knows slices.
         total_bytes: Its memory, used or not.
-        compute_capability: Such as ``9.0``.
+        compute_capability: The compute capability, such as ``9.0``.
         integrated: Whether it shares the host's memory; ``None`` if unknown.
         driver_version: The newest CUDA version that the driver supports: 1000 * major + 10 * minor.
         driver_model: ``wddm`` or ``tcc`` on Windows, ``wsl`` under WSL, else ``None``.
