@@ -189,7 +189,9 @@ def test_ranks_divide_heads_and_weights(estimate, tmp_path):
 
 def test_explain_says_where_each_value_came_from(estimate):
     text = estimate("llama-3.1-8b --budget 1GiB --explain").stdout
-    assert "(llama): builtin, built-in llama-3.1-8b, unless a row says otherwise" in text
+    assert (
+        "The values of llama come from built-in llama-3.1-8b, unless a row says otherwise" in text
+    )
     assert re.search(r"kv_heads +8 +num_key_value_heads\n", text)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable
 from vmtool.kv.estimate_result import FormatOrigin
+from vmtool.kv.geometry import Source
 from vmtool.kv.packing.capacity import Limit
 from vmtool.report.table import pairs, paragraph, show, table
 from vmtool.units import count_of, format_size
@@ -27,9 +28,18 @@ if TYPE_CHECKING:
         SequenceBytes,
         TensorResult,
     )
+    from vmtool.kv.geometry import Provenance
     from vmtool.kv.packing.capacity import Capacity
 
 _GB: Final = 10**9
+#: Where a value came from: only the kind of place, and with its name.
+_PLACES: Final = {
+    Source.FILE: ("file", "{}"),
+    Source.DEFAULT: ("default", "default of {}"),
+    Source.DERIVED: ("derived", "derived from {}"),
+    Source.FLAG: ("option", "option {}"),
+    Source.BUILTIN: ("built-in", "built-in, from {}"),
+}
 
 
 def both(nbytes: int) -> str:
@@ -447,21 +457,33 @@ def _explain_parts(result: EstimateResult) -> list[RenderableType]:
     return [paragraph(title), table(["", "value", "from"], rows, prose=2)]
 
 
+def _place(fact: Provenance, *, named: bool) -> str:
+    """Return where a value came from, *named* or only by its kind."""
+    kind, words = _PLACES[fact.source]
+    if fact.where.startswith("built-in "):
+        words = words.replace("built-in, from ", "")
+    return words.format(fact.where) if named else kind
+
+
 def explained(result: EstimateResult) -> tuple[str, list[list[str]]]:
     """Return a title, and the origin of each value of the geometry; a common origin is stated once."""
     facts = result.provenance or {}
     places = Counter((fact.source.value, fact.where) for fact in facts.values())
     usual, count = max(places.items(), key=lambda item: item[1], default=(("", ""), 0))
-    title = f"Where the values come from ({result.model.architecture})"
+    title = f"Where the values of {result.model.architecture} come from"
     if count > 1:
-        title += f": {usual[0]}, {printable(usual[1])}, unless a row says otherwise"
+        kind = "the defaults of " if usual[0] == Source.DEFAULT.value else ""
+        title = (
+            f"The values of {result.model.architecture} come from {kind}{printable(usual[1])}, "
+            "unless a row says otherwise"
+        )
     else:
         usual = ("", "")
     rows = []
     for name, fact in facts.items():
         place = (fact.source.value, fact.where)
         known = 2 if place == usual else int(fact.where == usual[1])
-        other = ", ".join(place[: 2 - known])
+        other = "" if known == 2 else _place(fact, named=not known)
         text = f"{fact.detail} ({other})" if fact.detail and other else fact.detail or other
         rows.append([name, printable(str(fact.value)), printable(text)])
     return title, rows

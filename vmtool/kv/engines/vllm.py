@@ -98,7 +98,7 @@ class VllmPool:
         padding_layers: Layers that exist only to fill up groups.
         blocks_per_request: Blocks of a request of ``max_model_len``, over all groups.
         tokens_older: "GPU KV cache size" before about 0.21.
-        tokens_newer: The tokens that vLLM logs since then.
+        tokens_newer: "GPU KV cache size" since about 0.21.
         concurrency: "Maximum concurrency".
         aligned_block_tokens: The block size that hybrid alignment chose, or ``None``.
         state_padding_bytes: What a state page was padded by to match.
@@ -393,7 +393,7 @@ class VllmResult:
         state_padding_bytes: What a state page was padded by to match.
         padded_page_bytes: The most that a page of attention was padded by to match.
         tokens_older: "GPU KV cache size" before about 0.21.
-        tokens_newer: The tokens that vLLM logs since then.
+        tokens_newer: "GPU KV cache size" since about 0.21.
         plain_tokens: *tokens_newer* if the format were kept as requested; ``None`` if it is.
         concurrency: "Maximum concurrency".
         starts: Whether vLLM starts.
