@@ -34,6 +34,15 @@ def test_a_command_shows_its_output_options_last(vmtool, name):
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal_of_40_columns(vmtool, monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = vmtool(name, "-h").stdout.splitlines()
+    long = [line for line in lines if len(line) > 40]
+    # Only the name of an option with its value, and the examples, which are copied.
+    assert [x for x in long if not re.match(r"  (--\S+( \S+)*$|vmtool )", x)] == []
+
+
 #: What a command needs beside the option that is empty.
 NEEDED = {
     "completion": ["bash"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -135,7 +136,7 @@ class _LazyGroup(click.Group):
         width = max(map(len, COMMANDS))
         for question, commands in COMMAND_GROUPS.items():
             formatter.write_paragraph()
-            formatter.write(f"{question}\n")
+            formatter.write_text(question)
             with formatter.indentation():
                 # Padded, so that the lines of all groups begin in the same column.
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
@@ -178,10 +179,22 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.CALL_FAILED if unwritten else code
 
 
+def _help_width() -> int | None:
+    """Return the columns of help on a narrow terminal, where click would write 50; or ``None``."""
+    columns = shutil.get_terminal_size().columns
+    return max(columns - 2, 20) if columns < 52 else None
+
+
 def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
     """Run the command line; files that its result could not be written to are added to a list."""
     try:
-        code = main.main(args=arguments, prog_name="vmtool", standalone_mode=False, obj=unwritten)
+        code = main.main(
+            args=arguments,
+            prog_name="vmtool",
+            standalone_mode=False,
+            obj=unwritten,
+            terminal_width=_help_width(),
+        )
     except VmtoolError as error:
         _tell(error)
         return error.exit_code

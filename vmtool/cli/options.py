@@ -74,7 +74,7 @@ class Command(click.Command):
             sections.setdefault(last, []).append(help_option.get_help_record(ctx) or ("", ""))
         for heading, records in sections.items():
             with formatter.section(heading):
-                formatter.write_dl(records)
+                formatter.write_dl(records, col_max=min(30, formatter.width // 2))
 
 
 #: Which heading of the help each option stands under.

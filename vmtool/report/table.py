@@ -314,8 +314,10 @@ class _Pairs:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         size = max((len(name) for name, _ in self._rows), default=0) + _GAPS[0]
+        longest = max((len(value) for _, value in self._rows), default=0)
+        below = options.max_width < 60 and longest > options.max_width - size
         for name, value in self._rows:
-            if len(value) > options.max_width - size and options.max_width < 60:
+            if below:
                 if name:
                     yield paragraph(name)
                 yield _Words(Text(value), margin=_INDENT)

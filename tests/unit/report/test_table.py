@@ -108,7 +108,7 @@ def test_a_comparison_says_once_what_every_row_has_in_common():
 def test_pairs_continue_under_their_value():
     rows = [("a", "one two three"), ("long name", "x")]
     assert lines(32, pairs(rows)) == ["a           one two three", "long name   x"]
-    assert lines(20, pairs(rows)) == ["a", "  one two three", "long name   x"]
+    assert lines(20, pairs(rows)) == ["a", "  one two three", "long name", "  x"]
 
 
 @pytest.mark.parametrize("text", ["17,179,869,184 B of memory", Text("17,179,869,184 B of memory")])
