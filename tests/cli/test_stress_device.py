@@ -289,3 +289,12 @@ def test_the_smallest_granule_is_a_handle(run_on_standin):
     assert str(2 * MIB) in ran.stderr
     document = json.loads(run_on_standin(stress(), granularity="64KiB").stdout)
     assert document["settings"]["granule_bytes"] % (64 * KIB) == 0
+
+
+def test_a_lost_device_is_explained_on_stderr_too(run_on_standin):
+    arguments = ["stress", "--backing", "cuda", "--runs", "1", "--cycles", "20", "--json"]
+    ran = run_on_standin(arguments, fail="cuMemMap:9=719")
+    assert ran.returncode == 1
+    assert "vmtool: error: cuMemMap(" in ran.stderr
+    assert "  cause: this or earlier work on the device failed" in ran.stderr
+    assert "Xid" in ran.stderr

@@ -259,6 +259,11 @@ def _preflight(
         output.notice(f"warning: {shortage.message}{forced}", f"  {shortage.remedy}")
 
 
+def _remedy(cause: str | None, hint: str | None) -> list[str]:
+    lines = [] if cause is None else [f"  cause: {cause}"]
+    return lines if hint is None else [*lines, f"  hint: {hint}"]
+
+
 def _exit_code(output: Output, result: StressResult) -> int:
     """Return the exit code; what failed is in the result, and the first of each kind on stderr."""
     from vmtool.report.check_sentences import describe
@@ -273,13 +278,15 @@ def _exit_code(output: Output, result: StressResult) -> int:
         accident = result.accidents[0]
         tell(
             f"vmtool: error: worker {accident.worker} ended in {accident.operation} of granule "
-            f"{accident.granule}: {accident.cause}"
+            f"{accident.granule}: {accident.cause}",
+            *_remedy(None, accident.hint),
         )
         code = ExitCode.CALL_FAILED
     elif result.failures:
         failure = result.failures[0]
         where = f"{result.settings.backing_of(failure.worker)}: " if result.devices else ""
-        tell(f"vmtool: error: {where}{failure.message}")
+        words = f"vmtool: error: {where}{failure.message}"
+        tell(words, *_remedy(failure.cause, failure.hint))
         code = ExitCode.CALL_FAILED
     if failed is not None:
         tell(f"vmtool: error: {failed.name} failed: {describe(failed)}")
