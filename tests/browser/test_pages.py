@@ -232,7 +232,13 @@ def test_the_page_of_a_run_shows_checks_histograms_and_all_four_counters(browse,
         "Commit charge",
     ):
         assert text in dom.text
-    for text in ("Resident", "Mappings", "thp_mode", "resident memory went from", "median 180 µs"):
+    for text in (
+        "Resident",
+        "Mappings",
+        "transparent huge pages",
+        "resident memory went from",
+        "median 180 µs",
+    ):
         assert text in dom.text
 
 
