@@ -364,23 +364,23 @@ class BlockMasks:
 
 def _lowest(mask: int, count: int) -> int:
     """Return the lowest *count* bits of *mask*, which has more."""
-    at = low = count
     below = (mask & -mask).bit_length() - 1
     mask >>= below
-    part = mask & ((1 << at) - 1)
+    part = mask & ((1 << count) - 1)  # often all of these are set
     more = count - part.bit_count()
-    while more > _NEAR:
-        low, at = at, 2 * at
-        part = mask & ((1 << at) - 1)
-        more = count - part.bit_count()
-    while more < -_NEAR:  # it lies between low and at
-        middle = (low + at) // 2
-        found = mask & ((1 << middle) - 1)
-        lacks = count - found.bit_count()
-        if lacks > _NEAR:
-            low = middle
-        else:
-            at, part, more = middle, found, lacks
+    if more > _NEAR:
+        low, high = count, mask.bit_length()
+        at = low + (high - low) * more // (mask.bit_count() - count + more)
+        while True:
+            part = mask & ((1 << at) - 1)
+            more = count - part.bit_count()
+            if more > _NEAR:
+                low = at
+            elif more < -_NEAR:
+                high = at
+            else:
+                break
+            at = (low + high) // 2
     if more > 0:
         rest = mask ^ part
         while more > 0:

@@ -1,14 +1,22 @@
 """Blocks as bits of integers, compared with a byte for each block."""
 
+import dataclasses
 from math import lcm
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vmtool.kv.packing.block_pools import BlockClass, BlockPool
 from vmtool.kv.packing.entry_counts import EntryCount
+from vmtool.kv.packing.policies import make_policy
+from vmtool.replay import block_masks
+from vmtool.replay.account import Account
 from vmtool.replay.block_flags import BlockFlags
 from vmtool.replay.block_masks import BlockMasks
+from vmtool.replay.replay_recorder import Recorder
+from vmtool.replay.run import make_store
+from vmtool.replay.simulation import Simulation
 
 GRANULE = 96
 
@@ -91,3 +99,51 @@ def test_blocks_that_cross_an_edge_are_kept_as_bytes():
     assert BlockMasks.of(pools(32, 36), GRANULE) is None
     assert BlockMasks.of(pools(2 * GRANULE), GRANULE) is None
     assert BlockMasks.of(pools(1), 1 << 20) is None  # a section would have a million blocks
+
+
+class ListedCalls:
+    """Memory that lists what is done to it."""
+
+    def __init__(self):
+        self.done = []
+
+    def __getattr__(self, name):
+        return lambda *args: self.done.append((name, args))
+
+
+@pytest.mark.parametrize("policy", ["paged", "straddle-loses"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_replay_with_bits_is_that_with_bytes(
+    replay_plans, replay_traces, replay_costs, listed, policy, data
+):
+    plan, trace = data.draw(replay_plans), data.draw(replay_traces)
+    cost = data.draw(replay_costs)
+    sizes = [tensor.bytes_per_token for _, tensor in cost.tensors()]
+    sizes += [state.nbytes for layer in cost.layers for state in layer.states]
+    granule = lcm(*sizes) * data.draw(st.integers(1, 40))  # so that blocks fill it, or half of it
+    block = data.draw(st.integers(1, 3))
+    packed = make_policy(policy, cost, granule, block=block, stride_tokens=plan.max_tokens)
+    budget = packed.committed_bytes(plan.max_tokens) * data.draw(st.integers(3, 60)) // 10
+    rules = {"prefix_tokens": 8, "prefix_cache": plan.share and data.draw(st.booleans())}
+    plan = dataclasses.replace(plan, policy=packed, budget_bytes=max(budget, 1), **rules)
+    prefixes = st.lists(st.integers(0, 1), max_size=5).map(tuple)
+    requests = listed([request._replace(prefix=data.draw(prefixes)) for request in trace])
+    section = data.draw(st.sampled_from([1, 8, 1024]))
+
+    def replayed(memory):
+        account = Account(plan.budget_bytes, plan.retain_bytes, memory)
+        recorder = Recorder(interval_ns=5, most_points=100)
+        simulation = Simulation(plan, make_store(plan, account), account, recorder)
+        simulation.run(requests)
+        account.memory = None
+        return account, recorder.counts, recorder.points, recorder.live_area
+
+    for real in (False, True):
+        memories = [ListedCalls() if real else None for _ in range(2)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(block_masks, "_SECTION", section)
+            with_bits = replayed(memories[0])
+            patch.setattr(BlockMasks, "of", lambda kind, granule: None)
+            assert replayed(memories[1]) == with_bits
+        assert not real or memories[0].done == memories[1].done
