@@ -144,8 +144,7 @@ def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -
     except (RefusedError, UnavailableError) as error:
         return MemoryCheck(backing, device, refused=str(error))
     except CallError as error:  # such as no room for a context: the other kinds are still checked
-        values: dict[str, Value] = {"outcome": Outcome.CALL_FAILED.value, "cause": str(error)}
-        return MemoryCheck(backing, device, checks=(Check("run", CheckOutcome.FAILED, values),))
+        return MemoryCheck(backing, device, checks=(_call_failed(error),))
     show("methods and leaks", 0)
     stress = run_stress(
         settings,
@@ -172,15 +171,18 @@ def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -
     complete = True
     sizes = {align_up(granule, granularity) for granule in _GRANULES}
     if others := sorted(sizes - {settings.granule_bytes}):
-        matrix = run_matrix(
-            replace(settings, methods=(base_method(best),), duration_ns=plan.matrix_ns, runs=1),
-            room,
-            facts,
-            granules=others,
-            patterns=("tail",),  # the order that KV caches should have
-            hang_ns=hang_ns,
-            stopping=stopping,
-        )
+        try:
+            matrix = run_matrix(
+                replace(settings, methods=(base_method(best),), duration_ns=plan.matrix_ns, runs=1),
+                room,
+                facts,
+                granules=others,
+                patterns=("tail",),  # the order that KV caches should have
+                hang_ns=hang_ns,
+                stopping=stopping,
+            )
+        except CallError as error:  # such as a lost device: what was found stays
+            return replace(found, checks=(*found.checks, _call_failed(error)))
         cells, complete = [*matrix.cells, *cells], matrix.complete
     granules = choose_granules(cells, None)
     found = replace(found, granules=granules, best_granule=best_granule(granules))
@@ -194,6 +196,11 @@ def _check_memory(backing: str, plan: _Plan, show: Callable[[str, int], None]) -
 def _capacity(backing: VirtualBacking, room: Room) -> int:
     granule = max(2 * MIB, backing.granularity)
     return max(align_down(min(MOST_BYTES, room.safe_bytes), granule), granule)
+
+
+def _call_failed(error: CallError) -> Check:
+    values: dict[str, Value] = {"outcome": Outcome.CALL_FAILED.value, "cause": str(error)}
+    return Check("run", CheckOutcome.FAILED, values)
 
 
 def _run_checks(stress: StressResult) -> tuple[Check, ...]:

@@ -10,6 +10,7 @@ from stored_runs import described
 
 from vmtool.check import run_check
 from vmtool.machine import read_facts
+from vmtool.memory.cuda.errors import DeviceLostError
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.check_sentences import summarize
 from vmtool.report.recommendation import method_option_words
@@ -130,6 +131,20 @@ def test_a_device_whose_granules_are_all_alike_is_measured_once(run_on_standin, 
     (granule,) = device["granules"]
     assert granule["granule_bytes"] == 2 * MIB
     assert device["best_granule"] == granule
+
+
+def test_what_was_found_before_the_device_was_lost_is_reported(run_on_standin, monkeypatch):
+    def lost(*_, **__):
+        raise DeviceLostError("cuMemMap", "1", code=719, symbol="CUDA_ERROR_LAUNCH_FAILED")
+
+    monkeypatch.setattr("vmtool.check.run_matrix", lost)
+    monkeypatch.setattr("vmtool.check.run_check", partial(run_check, stress_ns=10**8))
+    ran = run_on_standin(["check", "--backing", "cuda:0", "--json"], granularity="64KiB")
+    assert ran.returncode == 3
+    (memory,) = json.loads(ran.stdout)["memory"]
+    assert memory["stress"]["outcome"] == "complete"
+    assert memory["checks"][-1]["name"] == "run"
+    assert memory["checks"][-1]["values"]["cause"].startswith("cuMemMap(1) failed")
 
 
 def test_a_device_that_takes_no_context_fails_alone(fakecuda):

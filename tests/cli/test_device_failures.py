@@ -200,3 +200,15 @@ def test_a_driver_without_its_version_does_not_say_that_it_is_zero(run_with_fake
     ran = run_with_fakecuda(["reserve", "1GiB", "--backing", "cuda"], missing="cuDriverGetVersion")
     assert ran.returncode == 4
     assert "cuDriverGetVersion is not offered by this driver with cuda-bindings" in ran.stderr
+
+
+def test_a_matrix_keeps_the_cells_before_the_device_was_lost(run_on_standin):
+    arguments = ["matrix", "--backing", "cuda", "--duration", "100ms", "--granule", "2MiB"]
+    arguments += ["--method", "cold", "--json"]
+    ran = run_on_standin(arguments, fail="cuDeviceGetCount:12=719")  # this process opens the fifth
+    assert ran.returncode == 1
+    outcomes = [cell["outcome"] for cell in json.loads(ran.stdout)["cells"]]
+    assert outcomes[0] == "complete"
+    assert outcomes[-1] == "call-failed"
+    assert "a cell of the matrix ended early" in ran.stderr
+    assert "cuDeviceGetCount() failed" in ran.stderr

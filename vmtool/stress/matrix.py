@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.changes import DEFAULT_THRESHOLD
 from vmtool.compare.intervals import median_interval
-from vmtool.errors import RefusedError
+from vmtool.errors import CallError, RefusedError
 from vmtool.kv.packing.policies import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
 from vmtool.memory.open_backing import open_backing
@@ -136,6 +136,11 @@ def run_matrix(
         except RefusedError as error:
             refused(error)
             cells += [_refused(pattern, granule, method, str(error)) for method in methods]
+            continue
+        except CallError as error:  # such as a lost device: what was measured stays
+            if last is None:
+                raise
+            cells += [_ended(pattern, granule, method, str(error)) for method in methods]
             continue
         last = run_stress(settled, facts, hang_ns=hang_ns, name_host=name_host, stopping=stopping)
         cells += [cell_of(last, method) for method in methods]
@@ -292,6 +297,11 @@ def _capacity(settings: StressSettings, granule: int) -> int:
 
 def _refused(pattern: str, granule: int, method: str, why: str) -> MatrixCell:
     return MatrixCell(pattern, granule, method, 0, None, None, None, None, None, (), why)
+
+
+def _ended(pattern: str, granule: int, method: str, error: str) -> MatrixCell:
+    nothing = _refused(pattern, granule, method, error)
+    return replace(nothing, refused=None, outcome=Outcome.CALL_FAILED, error=error)
 
 
 def cell_of(result: StressResult, name: str) -> MatrixCell:
