@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CheckFailedError
 from vmtool.replay.pool_store import PoolStore
+from vmtool.replay.range_path import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.step_ring import StepRing
@@ -85,8 +86,6 @@ class Shortcuts:
         # Those whose steps are in a ring are not in the heap with these. They are settled when this
         # ends; where that is too often, none are for some time.
         regular, self._table = store.regular, None
-        if isinstance(store, RangeStore) and (table := store.table):
-            self._table, regular = table, Regular(0, 1)
         self._start, self._period = start, period = regular or (0, 1)
         self._ring = None if regular is None else StepRing(period * simulation.plan.step_ns)
         self._growth = store.step(start, start + 1)
@@ -574,11 +573,13 @@ def _step_each(ring: StepRing, count: int, nbytes: list[int]) -> int:
     return found
 
 
-def shortcuts_of(simulation: SimulationState, used: UsedBytes) -> Shortcuts | None:
+def shortcuts_of(
+    simulation: SimulationState, used: UsedBytes
+) -> Shortcuts | RangeShortcuts | None:
     """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
     account, store = simulation.account, simulation.store
     if account.memory is not None or account.retain or simulation.plan.commit_ahead:
         return None
-    return (
-        Shortcuts(simulation, store, used) if isinstance(store, (RangeStore, PoolStore)) else None
-    )
+    if isinstance(store, RangeStore):
+        return RangeShortcuts(simulation, store, used)
+    return Shortcuts(simulation, store, used) if isinstance(store, PoolStore) else None

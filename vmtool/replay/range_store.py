@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from math import lcm
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.kv.packing.entry_counts import EntryCount
-from vmtool.kv.packing.range_shapes import PackedRange
-from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
+from vmtool.replay.growing_bytes import Repeated
+from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
     from vmtool.replay.account import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
-    from vmtool.replay.stores import Regular
+
+#: A longer one is not looked for: it would not repeat in most sequences.
+_LONGEST_PERIOD: Final = 1 << 13
 
 
 class _PrefixSize(NamedTuple):
@@ -217,22 +218,46 @@ class RangeStore(PrefixStore):
         return self._steps.get((backed, tokens)) or self._step(backed, tokens)
 
     @property
-    def regular(self) -> Regular | None:
-        """From what length sequences commit alike after the same tokens; ``None`` if they never do."""
-        return regular(self._shapes)
+    def growth(self) -> list[Repeated]:
+        """How sequences grow, from the length on from which all of it repeats, until nothing does."""
+        caps = {0, *[shape.entries.cap or 0 for shape in self._shapes]}
+        found: list[Repeated] = []
+        end: int | None = None
+        for first in sorted(caps, reverse=True):
+            growing = [
+                shape
+                for shape in self._shapes
+                if shape.entries.cap is None or shape.entries.cap > first
+                if shape.longest(first) is not None
+            ]
+            periods = [shape.period for shape in growing]
+            if growing or found:
+                if None in periods:
+                    break
+                period = lcm(*[each for each in periods if each])
+                if period > _LONGEST_PERIOD:
+                    break
+                found.append(Repeated(first, end, self._repeated(growing, first, period)))
+            end = first
+        found.reverse()
+        return found
 
-    @property
-    def table(self) -> GrowthTable | None:
-        """What sequences commit at each token, if that differs but is never nothing."""
-        packed = all(isinstance(shape, PackedRange) for shape in self._shapes)
-        every = [
-            shape.entry_bytes >= self._granule
-            for shape in self._shapes
-            if isinstance(shape, PackedRange) and shape.entries == EntryCount()
-        ]
-        if self.regular is not None or not (packed and any(every)):
-            return None
-        return GrowthTable(self._shapes, self._granule)
+    def _repeated(
+        self, growing: list[Shape], first: int, period: int
+    ) -> tuple[tuple[int, int], ...]:
+        """Return the bytes and spans of each step by its length modulo *period*."""
+        steps = [[0, 0] for _ in range(period)]
+        for shape in growing:
+            cap = shape.entries.cap
+            end = first + period if cap is None else min(first + period, cap)
+            at = shape.longest(first)
+            while at is not None and at < end:
+                runs = _minus(shape.runs(at + 1), shape.runs(at))
+                granules = sum(last - start for start, last in runs)
+                steps[at % period][0] += shape.count * granules * self._granule
+                steps[at % period][1] += shape.count * len(runs)
+                at = shape.longest(at + 1)
+        return tuple([(nbytes, calls) for nbytes, calls in steps])
 
     def _step(self, backed: int, tokens: int) -> Growth:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""
@@ -267,45 +292,6 @@ class RangeStore(PrefixStore):
                 at = base + index * size
                 for first, end in found:
                     yield at + first * self._granule, (end - first) * self._granule
-
-
-class GrowthTable:
-    """Sums of all that a sequence commits until each length, where every token commits some.
-
-    Args:
-        shapes: Its ranges.
-        granule: In bytes.
-
-    Attributes:
-        nbytes: The bytes by length.
-        calls: In how many spans from the first token on.
-        moments: The bytes of each step times the length before it.
-        most: The most bytes of one step.
-    """
-
-    def __init__(self, shapes: tuple[Shape, ...], granule: int) -> None:
-        self._shapes, self._granule = shapes, granule
-        self.nbytes = [sum(shape.count * shape.granules(0) for shape in shapes) * granule]
-        self.calls, self.moments = [0], [0]
-        self.most = 1
-
-    def extend(self, tokens: int) -> None:
-        """Add the lengths up to *tokens*."""
-        first = len(self.nbytes) - 1
-        more, calls = [0] * (tokens - first), [0] * (tokens - first)
-        for shape in self._shapes:
-            count = shape.count
-            granules = [shape.granules(length) for length in range(first, tokens + 1)]
-            for at, (old, new) in enumerate(pairwise(granules)):
-                if new > old:
-                    more[at] += count * (new - old)
-                    calls[at] += count
-        for at, count in enumerate(more):
-            nbytes = count * self._granule
-            self.nbytes.append(self.nbytes[-1] + nbytes)
-            self.calls.append(self.calls[-1] + calls[at])
-            self.moments.append(self.moments[-1] + nbytes * (first + at))
-        self.most = max(self.most, max(more, default=0) * self._granule)
 
 
 def _minus(runs: tuple[Run, ...], taken: tuple[Run, ...]) -> tuple[Run, ...]:

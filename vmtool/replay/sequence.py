@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vmtool.kv.traces.request import Request
+    from vmtool.replay.growing_bytes import GrowthPattern
     from vmtool.replay.prefixes import Node
 
 
@@ -38,6 +39,9 @@ class RunningSequence:
         shared_bytes: What that prefix has committed.
         shared_live: The bytes of tokens therein.
         blocks: Its own blocks, for each class.
+        pattern: How it grows, if its steps are taken by that: what it has committed since is not
+            in *own_bytes* then.
+        joins_ns: When the steps of another pattern begin; -1 if none do.
     """
 
     __slots__ = (
@@ -45,6 +49,7 @@ class RunningSequence:
         *("admitted_ns", "stalled"),
         *("admitted_once", "answered", "refused_once", "backed", "covered", "target"),
         *("own_bytes", "arena", "path", "hit_tokens", "shared_bytes", "shared_live", "blocks"),
+        *("pattern", "joins_ns"),
     )
 
     def __init__(self, request: Request) -> None:
@@ -61,6 +66,8 @@ class RunningSequence:
         self.path: list[Node] = []
         self.shared_bytes = self.shared_live = 0
         self.blocks: list[Any] = []
+        self.pattern: GrowthPattern | None = None
+        self.joins_ns = -1
 
     def begin(self, now: int, prefill_ns: int, step_ns: int) -> None:
         """Begin a segment, whose first step is after *prefill_ns*."""

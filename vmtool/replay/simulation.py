@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
 from vmtool.replay.fast_path import END, STEP, shortcuts_of
+from vmtool.replay.range_path import RangeShortcuts
 from vmtool.replay.replay_recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.token_bytes import UsedBytes
@@ -242,6 +243,8 @@ class Simulation:
         """Take all memory of *seq*; the steps that it completed in this segment."""
         self.sampler.note_peak(self.now)
         complete = self.sampler.settle(seq, self.now)
+        if isinstance(self._shortcuts, RangeShortcuts):
+            self._shortcuts.settle(seq)
         self.store.drop(seq)
         self.account.verify()
         self.account.leave()

@@ -50,7 +50,7 @@ class Shape(Protocol):
 
     @property
     def period(self) -> int | None:
-        """After how many tokens always the same is added; ``None`` if that is irregular."""
+        """After how many tokens the same is added again, below a cap; ``None`` if irregularly."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,8 @@ class PackedRange:
     @property
     def period(self) -> int | None:
         """See :class:`Shape`."""
-        if self.per_granule:
-            return self.entries.period(self.per_granule)
-        return self.entries.period_of(self.entry_bytes, self.granule)
+        entries = self.per_granule or self.granule // gcd(self.entry_bytes, self.granule)
+        return entries * self.entries.every
 
     def _full_granules(self, tokens: int) -> int:
         if not self.entries.shared or self.fixed_bytes:
@@ -195,7 +194,7 @@ class StridedRange:
         """See :class:`Shape`."""
         if self.stride % self.granule or self.stride <= max(self.granule, self.row_bytes):
             return None
-        return self.entries.period_of(self.row_bytes, self.granule)
+        return self.granule // gcd(self.row_bytes, self.granule) * self.entries.every
 
     @cached_property
     def _places(self) -> frozenset[int]:

@@ -1,0 +1,306 @@
+"""What running sequences commit at their steps, in all, before any later time, in closed form.
+
+At which steps a sequence commits, and how much, repeats after a period of tokens, and a step takes the
+same time for all. So before a time, the steps of one kind that all sequences have taken are a quotient
+for each, and one more for those whose remainder is below that of the time, which a sorted list tells.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from vmtool.replay.stores import MOST_STEPS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vmtool.replay.sequence import RunningSequence
+
+NEVER: Final = 1 << 62
+#: So many more lookups in one list are worth another list of sequences.
+_FEW_PLACES: Final = 4
+
+
+class Repeated(NamedTuple):
+    """How a sequence grows from one length to another.
+
+    Attributes:
+        first: The first length.
+        end: The length at which the next one applies; ``None`` if none does.
+        steps: The bytes, and in how many spans, of the step from each length on. This is of the
+            multiples of the number of these, and repeats.
+    """
+
+    first: int
+    end: int | None
+    steps: tuple[tuple[int, int], ...]
+
+
+class Sums(NamedTuple):
+    """What steps up to a length add up to.
+
+    Attributes:
+        nbytes: Their bytes.
+        calls: Their spans.
+        steps: How many of them commit.
+        moment: The bytes of each times the length before it.
+    """
+
+    nbytes: int
+    calls: int
+    steps: int
+    moment: int
+
+
+class _Ring(NamedTuple):
+    """The steps of sequences that are a period apart.
+
+    Attributes:
+        period_ns: The period.
+        slope: Bytes of a sequence in a period.
+        keys: When each sequence would have begun, in its period; ascending.
+        places: How long after that there are steps, and their bytes.
+    """
+
+    period_ns: int
+    slope: int
+    keys: list[int]
+    places: list[tuple[int, int]]
+
+
+class GrowthPattern:
+    """A repeated growth, and those that grow so.
+
+    Args:
+        repeated: The growth.
+        step_ns: A decode step.
+
+    Attributes:
+        first, end: As given.
+        most: The bytes of one step at most.
+        rings: Their steps.
+        known: Results of :meth:`sums`.
+    """
+
+    def __init__(self, repeated: Repeated, step_ns: int) -> None:
+        self.first, self.end, steps = repeated
+        self._period = len(steps)
+        self._sums = [Sums(0, 0, 0, 0)]
+        for at, (nbytes, calls) in enumerate(steps):
+            a, b, c, d = self._sums[-1]
+            self._sums.append(Sums(a + nbytes, b + calls, c + (nbytes > 0), d + nbytes * at))
+        self.known: dict[int, Sums] = {}
+        sizes = [nbytes for nbytes, _ in steps]
+        self._sizes = sizes
+        self.most = max(sizes)
+        usual, count = Counter(sizes).most_common(1)[0]
+        if min(sizes) == 0 or count <= 1 + _FEW_PLACES:
+            usual = 0
+        self.rings: list[_Ring] = []
+        if usual:
+            self.rings.append(_Ring(step_ns, usual, [], [(0, usual)]))
+        others = [(at * step_ns, n - usual) for at, n in enumerate(sizes) if n != usual]
+        if others:
+            slope = sum(nbytes for _, nbytes in others)
+            self.rings.append(_Ring(self._period * step_ns, slope, [], others))
+
+    @property
+    def tokens_a_step(self) -> float:
+        """Tokens from one step that commits to the next, on average."""
+        return self._period / self._sums[-1].steps
+
+    def sums(self, tokens: int) -> Sums:
+        """Return the sums of the steps up to *tokens*, as if the pattern began at none."""
+        whole, rest = divmod(tokens, self._period)
+        nbytes, calls, steps, moment = self._sums[-1]
+        more = self._sums[rest]
+        before = whole * self._period
+        moment = whole * moment + nbytes * (before * (whole - 1) // 2)
+        found = Sums(
+            whole * nbytes + more.nbytes,
+            whole * calls + more.calls,
+            whole * steps + more.steps,
+            moment + more.moment + before * more.nbytes,
+        )
+        if len(self.known) >= MOST_STEPS:
+            self.known.clear()
+        self.known[tokens] = found
+        return found
+
+    def commits_from(self, tokens: int) -> int:
+        """Return the first length from *tokens* on whose next step commits."""
+        while not self._sizes[tokens % self._period]:
+            tokens += 1
+        return tokens
+
+    def last_commit(self, tokens: int) -> int:
+        """Return the last length below *tokens* whose next step commits."""
+        tokens -= 1
+        while not self._sizes[tokens % self._period]:
+            tokens -= 1
+        return tokens
+
+
+class GrowingBytes:
+    """The sequences that grow by patterns.
+
+    All times that are given must be at or after any that was given to :meth:`admit`.
+
+    Args:
+        growth: How a sequence grows from some length on, ascending and without gaps.
+        step_ns: A decode step.
+
+    Attributes:
+        start: That length; far away if there is none.
+        least: So many tokens are worth it that a sequence joins.
+        most: The bytes of one step at most.
+        waiting: Who joins, or goes on with another pattern, when: a heap of times and orders.
+        calls, steps, moment: Of those that have left, until somebody takes them: spans, steps that
+            committed, and their bytes times their times.
+        changed_ns: When the last step was of those who went on with another pattern.
+    """
+
+    def __init__(self, growth: Sequence[Repeated], step_ns: int) -> None:
+        self._patterns = [GrowthPattern(each, step_ns) for each in growth]
+        self._step_ns = step_ns
+        self.start = growth[0].first if growth else NEVER
+        self.most = max([pattern.most for pattern in self._patterns], default=0)
+        self.least = 3 * max([pattern.tokens_a_step for pattern in self._patterns], default=0)
+        self.waiting: list[tuple[int, int, RunningSequence]] = []
+        self.calls = self.steps = self.moment = 0
+        self._rings = [ring for pattern in self._patterns for ring in pattern.rings]
+        self._offset = 0
+        self.changed_ns = -1
+
+    @property
+    def members(self) -> bool:
+        """Whether any sequence has joined."""
+        return any(ring.keys for ring in self._rings)
+
+    def wait(self, seq: RunningSequence, at: int) -> None:
+        """Let *seq*, whose memory is used up at *at*, take that step and later ones here."""
+        seq.joins_ns = at
+        heappush(self.waiting, (at, seq.order, seq))
+
+    def admit(self, until: int) -> None:
+        """Let those join, or go on with another pattern, who do before *until*."""
+        waiting = self.waiting
+        while waiting and waiting[0][0] < until:
+            at, order, seq = heappop(waiting)
+            if seq.order != order or seq.joins_ns != at:
+                continue  # it was preempted meanwhile
+            pattern = seq.pattern
+            covered = seq.covered
+            assert covered is not None  # noqa: S101 - else it has no steps
+            if pattern is not None:
+                end = pattern.end
+                assert end is not None  # noqa: S101 - else it does not wait
+                last_ns = seq.origin_ns + pattern.last_commit(end) * self._step_ns
+                self.changed_ns = max(self.changed_ns, last_ns)
+                self.leave(seq, end)
+                seq.joins_ns, seq.covered = -1, None
+                following = self._patterns.index(pattern) + 1
+                if following == len(self._patterns):
+                    continue  # nothing grows any more
+                pattern = self._patterns[following]
+                covered = seq.covered = pattern.commits_from(end)
+                if covered > end:
+                    if covered < seq.total:
+                        self.wait(seq, seq.origin_ns + covered * self._step_ns)
+                    continue
+            elif len(self._patterns) == 1:
+                pattern = self._patterns[0]
+            else:
+                pattern = next(x for x in reversed(self._patterns) if x.first <= covered)
+            seq.pattern = pattern
+            origin_ns, offset = seq.origin_ns, self._offset
+            for period_ns, slope, keys, _ in pattern.rings:
+                turn, key = divmod(origin_ns, period_ns)
+                insort(keys, key)
+                offset -= slope * turn
+            sums = pattern.known.get(covered) or pattern.sums(covered)
+            self._offset = offset - sums[0]
+            if pattern.end is not None and pattern.end < seq.total:
+                self.wait(seq, origin_ns + pattern.end * self._step_ns)
+            else:
+                seq.joins_ns = -1
+
+    def leave(self, seq: RunningSequence, tokens: int) -> None:
+        """Remove *seq*, which has *tokens* and has grown for these; :meth:`before` still has them."""
+        pattern = seq.pattern
+        covered = seq.covered
+        assert pattern is not None  # noqa: S101 - it is here
+        assert covered is not None  # noqa: S101 - else it has no steps
+        origin_ns, offset = seq.origin_ns, self._offset
+        for period_ns, slope, keys, _ in pattern.rings:
+            turn, key = divmod(origin_ns, period_ns)
+            del keys[bisect_left(keys, key)]
+            offset += slope * turn
+        known = pattern.known
+        nbytes, calls, steps, moment = known.get(tokens) or pattern.sums(tokens)
+        old_bytes, old_calls, old_steps, old_moment = known.get(covered) or pattern.sums(covered)
+        self._offset = offset + nbytes
+        nbytes -= old_bytes
+        self.calls += calls - old_calls
+        self.steps += steps - old_steps
+        self.moment += nbytes * origin_ns + (moment - old_moment) * self._step_ns
+        seq.own_bytes += nbytes
+        seq.backed = seq.covered = tokens
+        seq.pattern = None
+
+    def before(self, now: int) -> int:
+        """Return the bytes of all steps before *now*."""
+        found = self._offset
+        for period_ns, slope, keys, places in self._rings:
+            if not keys:
+                continue
+            turn, at = divmod(now, period_ns)
+            count = len(keys)
+            found += slope * turn * count
+            for shift, nbytes in places:
+                if shift < at:
+                    found += nbytes * bisect_left(keys, at - shift)
+                else:
+                    found += nbytes * (bisect_left(keys, at - shift + period_ns) - count)
+        return found
+
+    def first_over(self, room: int, low: int, high: int) -> int:
+        """Return when the first step is that exceeds *room*, at or after *low* and before *high*."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.before(middle) > room:
+                high = middle
+            else:
+                low = middle
+        return low
+
+    def next_ns(self, now: int) -> int:
+        """Return when the next step is at or after *now*, of those that have joined."""
+        found = NEVER
+        for period_ns, _, keys, places in self._timed():
+            for shift, _ in places:
+                turn, at = divmod(now - shift, period_ns)
+                place = bisect_left(keys, at)
+                if place == len(keys):
+                    turn, place = turn + 1, 0
+                found = min(found, turn * period_ns + keys[place] + shift)
+        return found
+
+    def last_ns(self, now: int) -> int:
+        """Return when the last step was before *now*; any time before the last end if there is none."""
+        found = self.changed_ns
+        for period_ns, _, keys, places in self._timed():
+            for shift, _ in places:
+                turn, at = divmod(now - shift, period_ns)
+                place = bisect_left(keys, at) - 1
+                if place < 0:
+                    turn -= 1
+                found = max(found, turn * period_ns + keys[place] + shift)
+        return found
+
+    def _timed(self) -> list[_Ring]:
+        """Return the rings whose places are all the steps."""
+        return [pattern.rings[0] for pattern in self._patterns if pattern.rings[0].keys]

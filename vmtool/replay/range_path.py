@@ -1,0 +1,487 @@
+"""The fast path of a replay where each sequence has ranges of its own.
+
+The simulation decides what happens when memory is refused, shared or kept. As long as nothing is,
+sequences depend on each other only through sums. One loop takes arrivals and ends with all totals in
+local variables; what steps commit in between is a sum in closed form (:class:`GrowingBytes`), which
+is worked out where it may be a peak, or where the budget is near. The result is that of going from
+event to event.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING, Final
+
+from vmtool.errors import CheckFailedError
+from vmtool.replay.growing_bytes import NEVER, GrowingBytes
+from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.stores import MOST_STEPS
+from vmtool.results.kv_replay import OnRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from vmtool.replay.fast_path import SimulationState
+    from vmtool.replay.range_store import RangeStore
+    from vmtool.replay.stores import Growth
+    from vmtool.replay.token_bytes import UsedBytes
+
+#: The kinds of events of a sequence, in the order that they have at one moment.
+END: Final = 0
+STEP: Final = 1
+_ARRIVAL: Final = 2
+#: Events between two looks at whether to stop.
+_EVENTS: Final = 64
+
+
+class RangeShortcuts:
+    """The shortcuts of a simulation.
+
+    Args:
+        simulation: Whose state they change.
+        store: The memory of its sequences.
+        used: The bytes of a sequence by its length.
+    """
+
+    def __init__(self, simulation: SimulationState, store: RangeStore, used: UsedBytes) -> None:
+        self._simulation = simulation
+        self._store = store
+        self._used = used
+        self._first: dict[int, Growth] = {}  # by the prompt
+        self._next: dict[int, Growth] = {}  # by the length that was covered
+        self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
+        self._growing = GrowingBytes(store.growth, simulation.plan.step_ns)
+        self._until_ns = 0  # the steps of those that grow by patterns are taken before then
+        self._held_ns = -1  # when memory was refused: steps of that moment are taken in their order
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        """Take events until one needs a decision.
+
+        While the queue has a request, or a sequence is stalled, only steps are taken, as what ends
+        makes room for those.
+
+        Args:
+            stop: Asked now and then; once it is true, no more are taken.
+        """
+        while not self._needs_decision():
+            due_ns = self._run(stop)
+            if due_ns is None:
+                break
+            self._simulation.advance(due_ns)
+
+    def settle(self, seq: RunningSequence) -> None:
+        """Account for what *seq* has committed until now, before the simulation takes it back."""
+        seq.joins_ns = -1
+        if seq.pattern is not None:
+            step_ns = self._simulation.plan.step_ns
+            self._growing.leave(seq, -((seq.origin_ns - self._until_ns) // step_ns))
+            self._book()
+
+    def _book(self) -> None:
+        """Account for the steps of those that left their patterns."""
+        growing, account = self._growing, self._simulation.account
+        self._simulation.events += growing.steps
+        account.commits += growing.calls
+        account.committed_moment += growing.moment
+        account.owned_moment += growing.moment
+        growing.steps = growing.calls = growing.moment = 0
+
+    def _needs_decision(self) -> bool:
+        """Return whether the next event is none for :meth:`_run`, whose set-up takes longer to say so.
+
+        Where sequences wait for memory, that is true of most.
+        """
+        simulation = self._simulation
+        if self._growing.waiting or self._growing.members:
+            return False
+        if not simulation.heap or not (simulation.stalled or simulation.queue):
+            return False
+        _, kind, order, seq = simulation.heap[0]
+        if seq.order != order:
+            return False
+        if kind == END:
+            return True
+        longest, account = seq.covered, simulation.account
+        assert longest is not None  # noqa: S101 - else there is no step
+        nbytes = self._store.step(longest, longest + 1).nbytes
+        return account.owned - account.kept + nbytes > account.budget
+
+    def _run(self, stop: Callable[[], bool]) -> int | None:
+        """Do what :meth:`run` does until a point of the timeline is due; return when."""
+        simulation, store, growing = self._simulation, self._store, self._growing
+        plan, account, recorder = simulation.plan, simulation.account, simulation.recorder
+        sampler, live, counts = simulation.sampler, simulation.sampler.live, recorder.counts
+        heap, admitted, unread = simulation.heap, simulation.admitted, simulation.unread
+        first_growth, next_growth, release_calls = self._first, self._next, self._release_calls
+        max_tokens, most_sequences, step_ns = plan.max_tokens, plan.max_sequences, plan.step_ns
+        per_token, tokens_in = plan.prefill_ns
+        budget, due_ns, share = account.budget, recorder.due_ns, plan.share
+        stalled = bool(simulation.stalled)
+        waiting = stalled or bool(simulation.queue)
+        request = simulation.next_request
+        arrival_ns = NEVER if request is None or simulation.queue else request.arrival_ns
+        now, orders = simulation.now, simulation.orders
+        begin, until, held = now, max(self._until_ns, now), self._held_ns
+        waiters = growing.waiting
+        start, least = (NEVER if stalled else growing.start), growing.least
+        # What is committed is this, and what those have that grow by patterns.
+        fixed = account.committed - growing.before(until)
+        running = account.sequences
+        committed_moment = running_moment = 0
+        commits = releases = release_bytes = 0
+        stretch, stale = account.stretch, account.stale
+        committed_low, committed_high = stretch.committed_min, stretch.committed_max
+        peak, peak_at = account.peak_committed, account.peak_at
+        running_low, running_high = NEVER, 0
+        prompts = steps = token_area = time_area = other_area = 0
+        overlap, last_ns = account.overlap, recorder.last_ns
+        waits: list[int] = []
+        firsts: list[int] = []
+        ends: list[int] = []
+        others = self._used.steps
+        most_live = sampler.most_live
+        grown = 0
+        look = _EVENTS
+        due: int | None = None
+        # Until then all steps fit, whatever is committed besides up to this, for so many sequences.
+        safe_ns, fixed_most, crowd = until, fixed, most_sequences
+        committed_ns, fresh = -1, now  # the last commit; its level is not of this stretch yet
+        refused = False
+
+        while True:
+            if heap and heap[0][0] <= arrival_ns:
+                at, kind, order, seq = heap[0]
+                if seq.order != order:
+                    heappop(heap)  # it was preempted meanwhile
+                    continue
+            elif arrival_ns != NEVER and not stalled:
+                at, kind = max(arrival_ns, now), _ARRIVAL
+            else:
+                break
+            if at != now:
+                if stale:  # only now has the level lasted
+                    until = max(until, now + 1)
+                    refused_ns = self._sweep(until, budget - fixed)
+                    if refused_ns is not None:
+                        until, refused = refused_ns, True
+                        break
+                    stale = False
+                    level = fixed + growing.before(until)
+                    committed_low = min(committed_low, level)
+                    if level > committed_high:
+                        committed_high = level
+                        if level > peak:
+                            peak, peak_at = level, max(committed_ns, growing.last_ns(until))
+                    running_low = min(running_low, running)
+                    running_high = max(running_high, running)
+                if at >= due_ns:
+                    until = max(until, due_ns)
+                    refused_ns = self._sweep(until, budget - fixed)
+                    if refused_ns is not None:
+                        until, refused = refused_ns, True
+                    else:
+                        last_step_ns = growing.last_ns(until)
+                        due = until = self._next_event(until, at)
+                    break
+                look -= 1
+                if not look:
+                    look = _EVENTS
+                    if stop():
+                        until = max(until, now)
+                        break
+            if at >= safe_ns or running >= crowd:
+                upto = max(until, at, arrival_ns + 1 if kind == _ARRIVAL else at + kind)
+                refused_ns = self._sweep(upto, budget - fixed)
+                if refused_ns is not None:
+                    until, refused = refused_ns, True
+                    break
+                half = (budget - fixed - growing.before(upto)) // 2
+                crowd = min(most_sequences, 2 * running + 16)
+                turns = half // (growing.most * crowd) if growing.most else NEVER
+                safe_ns = upto + max(turns - 1, 0) * step_ns
+                fixed_most = fixed + half
+            if kind == STEP:
+                longest = seq.covered
+                assert longest is not None  # noqa: S101 - else there is no step
+                if longest >= start and until <= at > held and seq.total - longest >= least:
+                    growing.wait(seq, at)
+                    safe_ns = at  # it was not known that this step fits too
+                    heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
+                    continue
+                step = next_growth.get(longest) or self._remember(
+                    next_growth, longest, longest, longest + 1
+                )
+                nbytes, calls, backed, covered, _, _ = step
+                if fixed + nbytes > fixed_most:
+                    upto = max(until, at + 1)
+                    refused_ns = self._sweep(upto, budget - fixed)
+                    if refused_ns is not None:
+                        until, refused = refused_ns, True
+                        break
+                    if fixed + nbytes + growing.before(upto) > budget:
+                        until, refused = max(until, at), True
+                        break
+                    safe_ns = at
+                now = at
+                grown += 1
+                seq.own_bytes += nbytes
+                seq.backed, seq.covered = backed, covered
+                if covered is not None and covered < seq.total:
+                    seq.target = covered + 1
+                    entry = (seq.origin_ns + covered * step_ns, STEP, order, seq)
+                else:
+                    entry = (seq.origin_ns + seq.total * step_ns, END, order, seq)
+                heapreplace(heap, entry)
+            elif kind == END:
+                if until < at:
+                    until = at
+                if waiters and waiters[0][0] < until:
+                    growing.admit(until)
+                if waiting or seq.path or seq.answered:
+                    break
+                now = at
+                heappop(heap)
+                committed = fixed + growing.before(until)
+                if committed > committed_high and at != fresh:
+                    committed_high = committed
+                    if committed > peak:
+                        peak, peak_at = committed, max(committed_ns, growing.last_ns(until))
+                if (
+                    committed > most_live
+                    and now != last_ns
+                    and live.at_most(now) - overlap > most_live
+                ):
+                    found = live.before(now) - overlap
+                    if found > committed:
+                        raise account.breach()
+                    most_live = max(most_live, found)
+                if seq.pattern is not None:
+                    growing.leave(seq, seq.total)
+                live.remove(seq)
+                length, decode_ns, start_ns = seq.length, seq.decode_ns, seq.start_ns
+                arrived_ns = seq.request[0]
+                more = seq.total - length
+                if more:
+                    steps += more
+                    firsts.append(decode_ns + step_ns - arrived_ns)
+                ends.append(now - arrived_ns)
+                # The tokens of the prompt until the first step, and then one more at each.
+                token_area += length * (decode_ns - start_ns)
+                token_area += more * (2 * length + more + 1) // 2 * step_ns
+                time_area += now - start_ns
+                for entries, nbytes in others:
+                    token_bytes = nbytes * entries.at(length) * (decode_ns - start_ns)
+                    other_area += token_bytes + nbytes * entries.over(length, more) * step_ns
+                nbytes = seq.own_bytes
+                releases += release_calls.get(seq.backed) or self._calls(seq.backed)
+                fixed -= nbytes
+                committed_moment -= nbytes * now
+                release_bytes += nbytes
+                running -= 1
+                running_moment -= now
+                del admitted[order]
+                seq.order = -1
+                if committed - nbytes < committed_low or running < running_low:
+                    stale = True
+                continue
+            else:
+                # Steps of one moment come before arrivals of it, but after one that was late.
+                until = max(until, at, arrival_ns + 1)
+                assert request is not None  # noqa: S101 - it has arrived
+                arrived_ns, prompt, output, prefix = request
+                if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
+                    break
+                step = first_growth.get(prompt) or self._remember(first_growth, prompt, -1, prompt)
+                nbytes, calls, backed, covered, _, _ = step
+                if fixed + nbytes > fixed_most:
+                    refused_ns = self._sweep(until, budget - fixed)
+                    if refused_ns is not None:
+                        until, refused = refused_ns, True
+                        break
+                    if fixed + nbytes + growing.before(until) > budget:
+                        break
+                    safe_ns = at
+                seq = RunningSequence(request)
+                seq.own_bytes, seq.backed, seq.covered = nbytes, backed, covered
+                now = at
+                orders += 1
+                seq.order = orders
+                seq.admitted_once = True
+                seq.start_ns = seq.admitted_ns = now
+                decode_ns = seq.decode_ns = now - (-prompt * per_token // tokens_in)
+                origin_ns = seq.origin_ns = decode_ns - prompt * step_ns
+                seq.target = prompt
+                admitted[orders] = seq
+                prompts += prompt
+                if now != arrived_ns:
+                    waits.append(now - arrived_ns)
+                live.add(seq)
+                event_ns, kind = origin_ns + seq.total * step_ns, END
+                if covered is not None and covered < seq.total:
+                    seq.target = covered + 1
+                    first_ns = origin_ns + covered * step_ns
+                    if covered >= start and first_ns >= until and seq.total - covered >= least:
+                        growing.wait(seq, first_ns)
+                    else:
+                        event_ns, kind = first_ns, STEP
+                heappush(heap, (event_ns, kind, orders, seq))
+                running += 1
+                running_moment += now
+                if running > running_high:  # noqa: PLR1730 - max() takes longer
+                    running_high = running
+                simulation.next_request = request = next(unread, None)
+                arrival_ns = NEVER if request is None else request.arrival_ns
+            fixed += nbytes
+            committed_moment += nbytes * now
+            commits += calls
+            if nbytes:
+                committed_ns, fresh = now, -1
+
+        growing.admit(until)
+        committed = fixed + growing.before(until)
+        if refused:
+            last_step_ns = self._release(until)
+        elif due is None:
+            last_step_ns = growing.last_ns(until)
+        if committed > committed_high and (now != fresh or committed > account.committed):
+            committed_high = committed
+            if committed > peak:
+                peak, peak_at = committed, max(committed_ns, last_step_ns)
+        now = max(now, last_step_ns)
+        self._until_ns = until
+        entered, finished = orders - simulation.orders, len(ends)
+        simulation.now, simulation.orders = now, orders
+        simulation.events += entered + grown + finished
+        commit_bytes = committed - account.committed + release_bytes
+        account.now = now
+        size = store.reserve_bytes
+        other = account.reserved - size * account.sequences  # of shared prefixes
+        account.committed = account.owned = committed
+        account.committed_moment += committed_moment
+        account.owned_moment += committed_moment
+        account.sequences = running
+        account.sequences_moment += running_moment
+        account.reserved = other + size * running
+        account.reserved_moment += size * running_moment
+        account.commits += commits
+        account.commit_bytes += commit_bytes
+        account.releases += releases
+        account.release_bytes += release_bytes
+        account.peak_committed, account.peak_at = peak, peak_at
+        account.peak_charged = max(account.peak_charged, peak)
+        account.stale = True
+        stretch.committed_min, stretch.committed_max = committed_low, committed_high
+        if running_low != NEVER:
+            stretch.sequences_min = min(stretch.sequences_min, running_low)
+            stretch.reserved_min = min(stretch.reserved_min, other + size * running_low)
+        if running_high:
+            stretch.sequences_max = max(stretch.sequences_max, running_high)
+            stretch.reserved_max = max(stretch.reserved_max, other + size * running_high)
+        account.peak_sequences = max(account.peak_sequences, running_high)
+        account.peak_reserved = max(account.peak_reserved, other + size * running_high)
+        counts.arrived += entered
+        counts.prompt_tokens += prompts
+        counts.finished += finished
+        counts.decode_steps += steps
+        recorder.live_area += (
+            self._used.slope * token_area + self._used.fixed * time_area + other_area
+        )
+        recorder.peak_live = max(recorder.peak_live, most_live)
+        sampler.most_live = most_live
+        recorder.waits.extend(waits)
+        recorder.waits.zeros += entered - len(waits)
+        recorder.first_tokens.extend(firsts)
+        recorder.ends.extend(ends)
+        self._book()
+        return due
+
+    # ---- those that grow by patterns ------------------------------------------------------------
+
+    def _sweep(self, until: int, room: int) -> int | None:
+        """Go over the steps before *until*; return when one does not fit into *room*, if so."""
+        growing = self._growing
+        low = self._until_ns
+        while growing.waiting and growing.waiting[0][0] < until:
+            at = growing.waiting[0][0]
+            if at > low and growing.before(at) > room:
+                return growing.first_over(room, low, at)
+            low = max(low, at)
+            growing.admit(at + 1)
+        if growing.before(until) > room:
+            return growing.first_over(room, low, until)
+        return None
+
+    def _next_event(self, now: int, at: int) -> int:
+        """Return when something happens at or after *now*: at *at*, or a step before."""
+        growing = self._growing
+        while True:
+            found = min(growing.next_ns(now), at)
+            if not growing.waiting or growing.waiting[0][0] > found:
+                return found
+            now = growing.waiting[0][0]
+            growing.admit(now + 1)
+
+    def _release(self, now: int) -> int:
+        """Take the steps at *now* by the heap, where the simulation takes them by age.
+
+        If sequences wait for memory, all others take their steps so until none does.
+
+        Returns:
+            When the last step was before *now*, of those that had joined.
+        """
+        simulation, growing = self._simulation, self._growing
+        step_ns, each = simulation.plan.step_ns, simulation.plan.on_refusal is OnRefusal.WAIT
+        released: set[RunningSequence] = set()
+        last_ns = growing.changed_ns
+        for seq in simulation.admitted.values():
+            if seq.pattern is None:
+                if seq.joins_ns >= 0 and (each or seq.joins_ns == now):
+                    seq.joins_ns = -1
+                    released.add(seq)
+                continue
+            tokens = -((seq.origin_ns - now) // step_ns)
+            last = seq.pattern.last_commit(tokens)
+            if last >= (seq.covered or 0):
+                last_ns = max(last_ns, seq.origin_ns + last * step_ns)
+            if each or (now - seq.origin_ns) % step_ns == 0:
+                growing.leave(seq, tokens)
+                seq.joins_ns = -1
+                seq.covered = self._store.step(-1, tokens).covered
+                released.add(seq)
+        self._held_ns = now
+        if not released:
+            return last_ns
+        entries = [entry for entry in simulation.heap if entry[3] not in released]
+        for seq in released:
+            at, kind = seq.origin_ns + seq.total * step_ns, END
+            if seq.covered is not None and seq.covered < seq.total:
+                seq.target = seq.covered + 1
+                at, kind = seq.origin_ns + seq.covered * step_ns, STEP
+            entries.append((at, kind, seq.order, seq))
+        heapify(entries)
+        simulation.heap[:] = entries
+        return last_ns
+
+    # ---- what growth takes ----------------------------------------------------------------------
+
+    def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
+        """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
+        step = self._store.step(backed, tokens)
+        self._check(self._store.step(-1, step.backed).nbytes, step.covered)
+        if len(table) >= MOST_STEPS:
+            table.clear()
+        table[at] = step
+        return step
+
+    def _calls(self, backed: int) -> int:
+        if len(self._release_calls) >= MOST_STEPS:
+            self._release_calls.clear()
+        calls = self._release_calls[backed] = self._store.step(-1, backed).calls
+        return calls
+
+    def _check(self, nbytes: int, covered: int | None) -> None:
+        """Check that *nbytes* are enough for the *covered* tokens that they are said to be for."""
+        longest = self._simulation.plan.max_tokens
+        tokens = longest if covered is None else min(covered, longest)
+        if self._used.at(tokens) > nbytes:
+            raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
