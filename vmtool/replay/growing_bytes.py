@@ -107,6 +107,11 @@ class GrowthPattern:
             slope = sum(nbytes for _, nbytes in others)
             self.rings.append(_Ring(self._period * step_ns, slope, [], others))
 
+    def turns(self, room: int) -> int:
+        """Return for how many steps a sequence surely fits into *room*."""
+        whole = room // self._sums[-1].nbytes - 1
+        return max(whole * self._period, room // self.most)
+
     @property
     def tokens_a_step(self) -> float:
         """Tokens from one step that commits to the next, on average."""
@@ -156,6 +161,8 @@ class GrowingBytes:
     Attributes:
         start: That length; far away if there is none.
         least: So many tokens are worth it that a sequence joins.
+        count: How many have joined.
+        places: In how many places of lists :meth:`before` looks at most.
         most: The bytes of one step at most.
         waiting: Who joins, or goes on with another pattern, when: a heap of times and orders.
         calls, steps, moment: Of those that have left, until somebody takes them: spans, steps that
@@ -167,18 +174,15 @@ class GrowingBytes:
         self._patterns = [GrowthPattern(each, step_ns) for each in growth]
         self._step_ns = step_ns
         self.start = growth[0].first if growth else NEVER
-        self.most = max([pattern.most for pattern in self._patterns], default=0)
         self.least = 3 * max([pattern.tokens_a_step for pattern in self._patterns], default=0)
+        self.most = max([pattern.most for pattern in self._patterns], default=0)
+        self.count = 0
         self.waiting: list[tuple[int, int, RunningSequence]] = []
         self.calls = self.steps = self.moment = 0
         self._rings = [ring for pattern in self._patterns for ring in pattern.rings]
+        self.places = sum(len(ring.places) for ring in self._rings)
         self._offset = 0
         self.changed_ns = -1
-
-    @property
-    def members(self) -> bool:
-        """Whether any sequence has joined."""
-        return any(ring.keys for ring in self._rings)
 
     def wait(self, seq: RunningSequence, at: int) -> None:
         """Let *seq*, whose memory is used up at *at*, take that step and later ones here."""
@@ -216,6 +220,7 @@ class GrowingBytes:
             else:
                 pattern = next(x for x in reversed(self._patterns) if x.first <= covered)
             seq.pattern = pattern
+            self.count += 1
             origin_ns, offset = seq.origin_ns, self._offset
             for period_ns, slope, keys, _ in pattern.rings:
                 turn, key = divmod(origin_ns, period_ns)
@@ -250,6 +255,7 @@ class GrowingBytes:
         seq.own_bytes += nbytes
         seq.backed = seq.covered = tokens
         seq.pattern = None
+        self.count -= 1
 
     def before(self, now: int) -> int:
         """Return the bytes of all steps before *now*."""
@@ -277,30 +283,35 @@ class GrowingBytes:
                 low = middle
         return low
 
-    def next_ns(self, now: int) -> int:
-        """Return when the next step is at or after *now*, of those that have joined."""
-        found = NEVER
-        for period_ns, _, keys, places in self._timed():
-            for shift, _ in places:
-                turn, at = divmod(now - shift, period_ns)
-                place = bisect_left(keys, at)
-                if place == len(keys):
-                    turn, place = turn + 1, 0
-                found = min(found, turn * period_ns + keys[place] + shift)
-        return found
+    def around(self, now: int) -> tuple[int, int]:
+        """Return when the last step was before *now*, and when the next is at or after it.
 
-    def last_ns(self, now: int) -> int:
-        """Return when the last step was before *now*; any time before the last end if there is none."""
-        found = self.changed_ns
-        for period_ns, _, keys, places in self._timed():
+        This is of those that have joined; of others, only the last before they changed is known.
+        """
+        last, following = self.changed_ns, NEVER
+        for pattern in self._patterns:
+            period_ns, _, keys, places = pattern.rings[0]  # all of its steps
+            if not keys:
+                continue
+            turn, at = divmod(now, period_ns)
+            start_ns, count = turn * period_ns, len(keys)
             for shift, _ in places:
-                turn, at = divmod(now - shift, period_ns)
-                place = bisect_left(keys, at) - 1
-                if place < 0:
-                    turn -= 1
-                found = max(found, turn * period_ns + keys[place] + shift)
-        return found
+                place = bisect_left(keys, at - shift)
+                if shift > at:
+                    place = bisect_left(keys, at - shift + period_ns)
+                    shift -= period_ns  # noqa: PLW2901
+                shift += start_ns  # noqa: PLW2901
+                found = keys[place - 1] + shift - (0 if place else period_ns)
+                if found > last:
+                    last = found
+                found = keys[place] + shift if place < count else keys[0] + shift + period_ns
+                if found < following:
+                    following = found
+        return last, following
 
-    def _timed(self) -> list[_Ring]:
-        """Return the rings whose places are all the steps."""
-        return [pattern.rings[0] for pattern in self._patterns if pattern.rings[0].keys]
+    def turns(self, room: int, sequences: int) -> int:
+        """Return for how many decode steps so many *sequences* surely fit into *room*."""
+        if not self._patterns:
+            return NEVER
+        each = room // (sequences * len(self._patterns))
+        return min(pattern.turns(each) for pattern in self._patterns)

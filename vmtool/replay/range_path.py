@@ -32,6 +32,8 @@ STEP: Final = 1
 _ARRIVAL: Final = 2
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64
+#: Ends between two updates of all totals, at least where points of the timeline are closer.
+_FLUSH: Final = 64
 
 
 class RangeShortcuts:
@@ -92,7 +94,7 @@ class RangeShortcuts:
         Where sequences wait for memory, that is true of most.
         """
         simulation = self._simulation
-        if self._growing.waiting or self._growing.members:
+        if self._growing.waiting or self._growing.count:
             return False
         if not simulation.heap or not (simulation.stalled or simulation.queue):
             return False
@@ -125,7 +127,8 @@ class RangeShortcuts:
         waiters = growing.waiting
         start, least = (NEVER if stalled else growing.start), growing.least
         # What is committed is this, and what those have that grow by patterns.
-        fixed = account.committed - growing.before(until)
+        committed_first = entered = account.committed
+        fixed = committed_first - growing.before(until)
         running = account.sequences
         committed_moment = running_moment = 0
         commits = releases = release_bytes = 0
@@ -138,15 +141,15 @@ class RangeShortcuts:
         waits: list[int] = []
         firsts: list[int] = []
         ends: list[int] = []
-        others = self._used.steps
+        capped, others = self._used.capped, self._used.others
         most_live = sampler.most_live
         grown = 0
         look = _EVENTS
         due: int | None = None
-        # Until then all steps fit, whatever is committed besides up to this, for so many sequences.
-        safe_ns, fixed_most, crowd = until, fixed, most_sequences
+        # Until then all steps fit, whatever is committed besides up to this, if so many join.
+        safe_ns, fixed_most, joins = until, fixed, 0
         committed_ns, fresh = -1, now  # the last commit; its level is not of this stretch yet
-        refused = False
+        refused = fell = False
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -161,7 +164,7 @@ class RangeShortcuts:
             if at != now:
                 if stale:  # only now has the level lasted
                     until = max(until, now + 1)
-                    refused_ns = self._sweep(until, budget - fixed)
+                    refused_ns = self._sweep(until, budget - fixed, safe_ns)
                     if refused_ns is not None:
                         until, refused = refused_ns, True
                         break
@@ -171,40 +174,61 @@ class RangeShortcuts:
                     if level > committed_high:
                         committed_high = level
                         if level > peak:
-                            peak, peak_at = level, max(committed_ns, growing.last_ns(until))
-                    running_low = min(running_low, running)
+                            peak, peak_at = level, max(committed_ns, growing.around(until)[0])
+                    running_low, fell = min(running_low, running), False
                     running_high = max(running_high, running)
+                elif fell:
+                    running_low, fell = running, False
                 if at >= due_ns:
                     until = max(until, due_ns)
-                    refused_ns = self._sweep(until, budget - fixed)
+                    refused_ns = self._sweep(until, budget - fixed, safe_ns)
                     if refused_ns is not None:
                         until, refused = refused_ns, True
                     else:
-                        last_step_ns = growing.last_ns(until)
-                        due = until = self._next_event(until, at)
-                    break
+                        last_step_ns, next_ns = growing.around(until)
+                        due = until = self._next_event(min(next_ns, at), at)
+                    if due is None or len(ends) >= _FLUSH:
+                        break
+                    level = fixed + growing.before(until)
+                    if level > committed_high and (now != fresh or level > entered):
+                        committed_high = level
+                        if level > peak:
+                            peak, peak_at = level, max(committed_ns, last_step_ns)
+                    stretch.committed_min, stretch.committed_max = committed_low, committed_high
+                    simulation.now = account.now = max(now, last_step_ns)
+                    self._set_levels(level, running, running_low, running_high)
+                    recorder.peak_live = max(recorder.peak_live, most_live)
+                    sampler.most_live = most_live
+                    simulation.advance(due)
+                    now = fresh = due
+                    due, due_ns, last_ns = None, recorder.due_ns, recorder.last_ns
+                    most_live = sampler.most_live
+                    stretch, stale, entered = account.stretch, True, level
+                    committed_low, committed_high = stretch.committed_min, stretch.committed_max
+                    running_low, running_high = NEVER, 0
+                    continue
                 look -= 1
                 if not look:
                     look = _EVENTS
                     if stop():
                         until = max(until, now)
                         break
-            if at >= safe_ns or running >= crowd:
+            if at >= safe_ns or joins < 0:
                 upto = max(until, at, arrival_ns + 1 if kind == _ARRIVAL else at + kind)
                 refused_ns = self._sweep(upto, budget - fixed)
                 if refused_ns is not None:
                     until, refused = refused_ns, True
                     break
                 half = (budget - fixed - growing.before(upto)) // 2
-                crowd = min(most_sequences, 2 * running + 16)
-                turns = half // (growing.most * crowd) if growing.most else NEVER
-                safe_ns = upto + max(turns - 1, 0) * step_ns
+                joins = growing.count + len(waiters) + 16
+                safe_ns = upto + max(growing.turns(half, 2 * joins) - 1, 0) * step_ns
                 fixed_most = fixed + half
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
                 if longest >= start and until <= at > held and seq.total - longest >= least:
                     growing.wait(seq, at)
+                    joins -= 1
                     safe_ns = at  # it was not known that this step fits too
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
@@ -245,7 +269,7 @@ class RangeShortcuts:
                 if committed > committed_high and at != fresh:
                     committed_high = committed
                     if committed > peak:
-                        peak, peak_at = committed, max(committed_ns, growing.last_ns(until))
+                        peak, peak_at = committed, max(committed_ns, growing.around(until)[0])
                 if (
                     committed > most_live
                     and now != last_ns
@@ -269,6 +293,15 @@ class RangeShortcuts:
                 token_area += length * (decode_ns - start_ns)
                 token_area += more * (2 * length + more + 1) // 2 * step_ns
                 time_area += now - start_ns
+                for cap, nbytes in capped:
+                    if seq.total > cap:  # what is beyond does not count
+                        over = length - cap
+                        if over > 0:
+                            other_area -= nbytes * over * (decode_ns - start_ns)
+                            other_area -= nbytes * (more * (2 * over + more + 1) // 2) * step_ns
+                        else:
+                            over += more
+                            other_area -= nbytes * (over * (over + 1) // 2) * step_ns
                 for entries, nbytes in others:
                     token_bytes = nbytes * entries.at(length) * (decode_ns - start_ns)
                     other_area += token_bytes + nbytes * entries.over(length, more) * step_ns
@@ -281,8 +314,10 @@ class RangeShortcuts:
                 running_moment -= now
                 del admitted[order]
                 seq.order = -1
-                if committed - nbytes < committed_low or running < running_low:
+                if committed - nbytes < committed_low:
                     stale = True
+                elif running < running_low:
+                    fell = True
                 continue
             else:
                 # Steps of one moment come before arrivals of it, but after one that was late.
@@ -322,6 +357,7 @@ class RangeShortcuts:
                     first_ns = origin_ns + covered * step_ns
                     if covered >= start and first_ns >= until and seq.total - covered >= least:
                         growing.wait(seq, first_ns)
+                        joins -= 1
                     else:
                         event_ns, kind = first_ns, STEP
                 heappush(heap, (event_ns, kind, orders, seq))
@@ -342,8 +378,8 @@ class RangeShortcuts:
         if refused:
             last_step_ns = self._release(until)
         elif due is None:
-            last_step_ns = growing.last_ns(until)
-        if committed > committed_high and (now != fresh or committed > account.committed):
+            last_step_ns = growing.around(until)[0]
+        if committed > committed_high and (now != fresh or committed > entered):
             committed_high = committed
             if committed > peak:
                 peak, peak_at = committed, max(committed_ns, last_step_ns)
@@ -352,39 +388,25 @@ class RangeShortcuts:
         entered, finished = orders - simulation.orders, len(ends)
         simulation.now, simulation.orders = now, orders
         simulation.events += entered + grown + finished
-        commit_bytes = committed - account.committed + release_bytes
         account.now = now
-        size = store.reserve_bytes
-        other = account.reserved - size * account.sequences  # of shared prefixes
-        account.committed = account.owned = committed
+        self._set_levels(committed, running, running_low, running_high)
         account.committed_moment += committed_moment
         account.owned_moment += committed_moment
-        account.sequences = running
         account.sequences_moment += running_moment
-        account.reserved = other + size * running
-        account.reserved_moment += size * running_moment
+        account.reserved_moment += store.reserve_bytes * running_moment
         account.commits += commits
-        account.commit_bytes += commit_bytes
+        account.commit_bytes += committed - committed_first + release_bytes
         account.releases += releases
         account.release_bytes += release_bytes
         account.peak_committed, account.peak_at = peak, peak_at
         account.peak_charged = max(account.peak_charged, peak)
-        account.stale = True
         stretch.committed_min, stretch.committed_max = committed_low, committed_high
-        if running_low != NEVER:
-            stretch.sequences_min = min(stretch.sequences_min, running_low)
-            stretch.reserved_min = min(stretch.reserved_min, other + size * running_low)
-        if running_high:
-            stretch.sequences_max = max(stretch.sequences_max, running_high)
-            stretch.reserved_max = max(stretch.reserved_max, other + size * running_high)
-        account.peak_sequences = max(account.peak_sequences, running_high)
-        account.peak_reserved = max(account.peak_reserved, other + size * running_high)
         counts.arrived += entered
         counts.prompt_tokens += prompts
         counts.finished += finished
         counts.decode_steps += steps
         recorder.live_area += (
-            self._used.slope * token_area + self._used.fixed * time_area + other_area
+            self._used.below * token_area + self._used.fixed * time_area + other_area
         )
         recorder.peak_live = max(recorder.peak_live, most_live)
         sampler.most_live = most_live
@@ -395,11 +417,34 @@ class RangeShortcuts:
         self._book()
         return due
 
+    def _set_levels(self, committed: int, running: int, least: int, most: int) -> None:
+        """Set what is *committed* and *running*, and has been at *least* and at *most*."""
+        account, size = self._simulation.account, self._store.reserve_bytes
+        stretch = account.stretch
+        other = account.reserved - size * account.sequences  # of shared prefixes
+        account.committed = account.owned = committed
+        account.sequences, account.reserved = running, other + size * running
+        account.stale = True
+        if least != NEVER:
+            stretch.sequences_min = min(stretch.sequences_min, least)
+            stretch.reserved_min = min(stretch.reserved_min, other + size * least)
+        if most:
+            stretch.sequences_max = max(stretch.sequences_max, most)
+            stretch.reserved_max = max(stretch.reserved_max, other + size * most)
+            account.peak_sequences = max(account.peak_sequences, most)
+            account.peak_reserved = max(account.peak_reserved, other + size * most)
+
     # ---- those that grow by patterns ------------------------------------------------------------
 
-    def _sweep(self, until: int, room: int) -> int | None:
-        """Go over the steps before *until*; return when one does not fit into *room*, if so."""
+    def _sweep(self, until: int, room: int, safe_ns: int = -1) -> int | None:
+        """Go over the steps before *until*; return when one does not fit into *room*, if so.
+
+        Those before *safe_ns* do.
+        """
         growing = self._growing
+        if until <= safe_ns:
+            growing.admit(until)
+            return None
         low = self._until_ns
         while growing.waiting and growing.waiting[0][0] < until:
             at = growing.waiting[0][0]
@@ -411,15 +456,15 @@ class RangeShortcuts:
             return growing.first_over(room, low, until)
         return None
 
-    def _next_event(self, now: int, at: int) -> int:
-        """Return when something happens at or after *now*: at *at*, or a step before."""
+    def _next_event(self, found: int, at: int) -> int:
+        """Return when something happens: at *at*, or a step of those that have joined, at *found*, or
+        of those that do until then."""
         growing = self._growing
-        while True:
-            found = min(growing.next_ns(now), at)
-            if not growing.waiting or growing.waiting[0][0] > found:
-                return found
+        while growing.waiting and growing.waiting[0][0] <= found:
             now = growing.waiting[0][0]
             growing.admit(now + 1)
+            found = min(growing.around(now)[1], at)
+        return found
 
     def _release(self, now: int) -> int:
         """Take the steps at *now* by the heap, where the simulation takes them by age.

@@ -28,9 +28,12 @@ class UsedBytes:
         fixed: Bytes whatever the length.
         slope: Bytes of each token, of what keeps every token.
         steps: Bytes of an entry of everything else, with how many there are.
+        capped: Of these, those with an entry for each token up to a cap: the cap and the bytes.
+        others: Of these, the others.
+        below: Bytes of each token while no cap is reached, but for the others.
     """
 
-    __slots__ = ("fixed", "slope", "steps")
+    __slots__ = ("below", "capped", "fixed", "others", "slope", "steps")
 
     def __init__(self, cost: SequenceCost) -> None:
         self.fixed = sum(layer.count * layer.state_bytes for layer in cost.layers)
@@ -46,6 +49,11 @@ class UsedBytes:
             else:
                 steps[entries] = steps.get(entries, 0) + nbytes
         self.steps = tuple(steps.items())
+        self.capped = tuple(
+            [(x.cap, n) for x, n in self.steps if x.every == 1 and x.cap is not None]
+        )
+        self.others = tuple([(x, n) for x, n in self.steps if x.every != 1 or x.cap is None])
+        self.below = self.slope + sum(nbytes for _, nbytes in self.capped)
 
     def at(self, tokens: int) -> int:
         """Return the bytes of a sequence of *tokens*."""
@@ -143,17 +151,11 @@ class LiveBytes:
         self._tokens = 0  # at the beginning of each segment
         self._origins = 0  # when each would have begun if prefill took no time and tokens a step
         self._steps = _Steps(step_ns)
-        self._slope = used.slope
+        self._slope = used.below
         # What is kept up to a cap is what is kept without, less what is beyond. Where several tokens
         # have one entry, each sequence is visited.
-        self._excess: list[_Excess] = []
-        self._visited = []
-        for entries, nbytes in used.steps:
-            if entries.every == 1 and entries.cap is not None:
-                self._slope += nbytes
-                self._excess.append(_Excess(entries.cap, nbytes, step_ns))
-            else:
-                self._visited.append((entries, nbytes))
+        self._excess = [_Excess(cap, nbytes, step_ns) for cap, nbytes in used.capped]
+        self._visited = used.others
         self._running: dict[RunningSequence, None] = {}  # if they are visited
         self._plain = not used.steps
         # An admission counts from the moment after it: the last ones.
