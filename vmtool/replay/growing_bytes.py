@@ -162,6 +162,7 @@ class GrowingBytes:
         start: That length; far away if there is none.
         least: So many tokens are worth it that a sequence joins.
         count: How many have joined.
+        pace: The bytes of one step of each of them at most.
         places: In how many places of lists :meth:`before` looks at most.
         most: The bytes of one step at most.
         waiting: Who joins, or goes on with another pattern, when: a heap of times and orders.
@@ -176,7 +177,7 @@ class GrowingBytes:
         self.start = growth[0].first if growth else NEVER
         self.least = 3 * max([pattern.tokens_a_step for pattern in self._patterns], default=0)
         self.most = max([pattern.most for pattern in self._patterns], default=0)
-        self.count = 0
+        self.count = self.pace = 0
         self.waiting: list[tuple[int, int, RunningSequence]] = []
         self.calls = self.steps = self.moment = 0
         self._rings = [ring for pattern in self._patterns for ring in pattern.rings]
@@ -191,7 +192,7 @@ class GrowingBytes:
 
     def admit(self, until: int) -> None:
         """Let those join, or go on with another pattern, who do before *until*."""
-        waiting = self.waiting
+        waiting, patterns = self.waiting, self._patterns
         while waiting and waiting[0][0] < until:
             at, order, seq = heappop(waiting)
             if seq.order != order or seq.joins_ns != at:
@@ -206,21 +207,22 @@ class GrowingBytes:
                 self.changed_ns = max(self.changed_ns, last_ns)
                 self.leave(seq, end)
                 seq.joins_ns, seq.covered = -1, None
-                following = self._patterns.index(pattern) + 1
-                if following == len(self._patterns):
+                following = patterns.index(pattern) + 1
+                if following == len(patterns):
                     continue  # nothing grows any more
-                pattern = self._patterns[following]
+                pattern = patterns[following]
                 covered = seq.covered = pattern.commits_from(end)
                 if covered > end:
                     if covered < seq.total:
                         self.wait(seq, seq.origin_ns + covered * self._step_ns)
                     continue
-            elif len(self._patterns) == 1:
-                pattern = self._patterns[0]
             else:
-                pattern = next(x for x in reversed(self._patterns) if x.first <= covered)
+                pattern = patterns[-1]
+                if covered < pattern.first:
+                    pattern = next(x for x in patterns if x.end is None or covered < x.end)
             seq.pattern = pattern
             self.count += 1
+            self.pace += pattern.most
             origin_ns, offset = seq.origin_ns, self._offset
             for period_ns, slope, keys, _ in pattern.rings:
                 turn, key = divmod(origin_ns, period_ns)
@@ -256,6 +258,7 @@ class GrowingBytes:
         seq.backed = seq.covered = tokens
         seq.pattern = None
         self.count -= 1
+        self.pace -= pattern.most
 
     def before(self, now: int) -> int:
         """Return the bytes of all steps before *now*."""

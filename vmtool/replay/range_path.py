@@ -32,6 +32,8 @@ STEP: Final = 1
 _ARRIVAL: Final = 2
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64
+#: Looking up so few is not worth avoiding.
+_FEW_PLACES: Final = 2
 #: Ends between two updates of all totals, at least where points of the timeline are closer.
 _FLUSH: Final = 64
 
@@ -128,7 +130,11 @@ class RangeShortcuts:
         start, least = (NEVER if stalled else growing.start), growing.least
         # What is committed is this, and what those have that grow by patterns.
         committed_first = entered = account.committed
-        fixed = committed_first - growing.before(until)
+        grown_bytes, grown_ns = growing.before(until), until
+        fixed = committed_first - grown_bytes
+        # That is looked up only where it may be a peak or low: it grows no faster than this.
+        most_step, pace = growing.most, NEVER
+        few_places = growing.places <= _FEW_PLACES
         running = account.sequences
         committed_moment = running_moment = 0
         commits = releases = release_bytes = 0
@@ -136,7 +142,7 @@ class RangeShortcuts:
         committed_low, committed_high = stretch.committed_min, stretch.committed_max
         peak, peak_at = account.peak_committed, account.peak_at
         running_low, running_high = NEVER, 0
-        prompts = steps = token_area = time_area = other_area = 0
+        prompts = steps = token_ns = token_steps = time_area = beyond_ns = beyond_steps = 0
         overlap, last_ns = account.overlap, recorder.last_ns
         waits: list[int] = []
         firsts: list[int] = []
@@ -158,7 +164,9 @@ class RangeShortcuts:
                     heappop(heap)  # it was preempted meanwhile
                     continue
             elif arrival_ns != NEVER and not stalled:
-                at, kind = max(arrival_ns, now), _ARRIVAL
+                at, kind = arrival_ns, _ARRIVAL
+                if at < now:
+                    at = now
             else:
                 break
             if at != now:
@@ -214,7 +222,8 @@ class RangeShortcuts:
                         until = max(until, now)
                         break
             if at >= safe_ns or joins < 0:
-                upto = max(until, at, arrival_ns + 1 if kind == _ARRIVAL else at + kind)
+                upto = at + 1 if kind == STEP or (kind == _ARRIVAL and at == arrival_ns) else at
+                upto = max(upto, until)
                 refused_ns = self._sweep(upto, budget - fixed)
                 if refused_ns is not None:
                     until, refused = refused_ns, True
@@ -229,6 +238,7 @@ class RangeShortcuts:
                 if longest >= start and until <= at > held and seq.total - longest >= least:
                     growing.wait(seq, at)
                     joins -= 1
+                    pace += most_step
                     safe_ns = at  # it was not known that this step fits too
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
@@ -265,16 +275,23 @@ class RangeShortcuts:
                     break
                 now = at
                 heappop(heap)
-                committed = fixed + growing.before(until)
-                if committed > committed_high and at != fresh:
-                    committed_high = committed
-                    if committed > peak:
-                        peak, peak_at = committed, max(committed_ns, growing.around(until)[0])
+                committed = fixed + grown_bytes + pace * ((until - grown_ns) // step_ns + 1)
+                if committed > committed_high:
+                    grown_bytes, grown_ns = growing.before(until), until
+                    if not few_places:
+                        pace = growing.pace + len(waiters) * most_step
+                    committed = fixed + grown_bytes
+                    if committed > committed_high and at != fresh:
+                        committed_high = committed
+                        if committed > peak:
+                            peak, peak_at = committed, max(committed_ns, growing.around(until)[0])
                 if (
                     committed > most_live
                     and now != last_ns
                     and live.at_most(now) - overlap > most_live
                 ):
+                    if grown_ns != until:
+                        committed = fixed + growing.before(until)
                     found = live.before(now) - overlap
                     if found > committed:
                         raise account.breach()
@@ -290,21 +307,22 @@ class RangeShortcuts:
                     firsts.append(decode_ns + step_ns - arrived_ns)
                 ends.append(now - arrived_ns)
                 # The tokens of the prompt until the first step, and then one more at each.
-                token_area += length * (decode_ns - start_ns)
-                token_area += more * (2 * length + more + 1) // 2 * step_ns
+                prefill_ns = decode_ns - start_ns
+                token_ns += length * prefill_ns
+                token_steps += more * (2 * length + more + 1) // 2
                 time_area += now - start_ns
                 for cap, nbytes in capped:
-                    if seq.total > cap:  # what is beyond does not count
-                        over = length - cap
+                    over = length - cap
+                    if over > 0:
+                        beyond_ns += nbytes * (over * prefill_ns)
+                        beyond_steps += nbytes * (more * (2 * over + more + 1) // 2)
+                    else:
+                        over += more
                         if over > 0:
-                            other_area -= nbytes * over * (decode_ns - start_ns)
-                            other_area -= nbytes * (more * (2 * over + more + 1) // 2) * step_ns
-                        else:
-                            over += more
-                            other_area -= nbytes * (over * (over + 1) // 2) * step_ns
+                            beyond_steps += nbytes * (over * (over + 1) // 2)
                 for entries, nbytes in others:
-                    token_bytes = nbytes * entries.at(length) * (decode_ns - start_ns)
-                    other_area += token_bytes + nbytes * entries.over(length, more) * step_ns
+                    beyond_ns -= nbytes * entries.at(length) * prefill_ns
+                    beyond_steps -= nbytes * entries.over(length, more)
                 nbytes = seq.own_bytes
                 releases += release_calls.get(seq.backed) or self._calls(seq.backed)
                 fixed -= nbytes
@@ -314,14 +332,16 @@ class RangeShortcuts:
                 running_moment -= now
                 del admitted[order]
                 seq.order = -1
-                if committed - nbytes < committed_low:
+                if fixed + grown_bytes < committed_low:
                     stale = True
                 elif running < running_low:
                     fell = True
                 continue
             else:
                 # Steps of one moment come before arrivals of it, but after one that was late.
-                until = max(until, at, arrival_ns + 1)
+                upto = at + 1 if arrival_ns == at else at
+                if until < upto:
+                    until = upto
                 assert request is not None  # noqa: S101 - it has arrived
                 arrived_ns, prompt, output, prefix = request
                 if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
@@ -356,8 +376,10 @@ class RangeShortcuts:
                     seq.target = covered + 1
                     first_ns = origin_ns + covered * step_ns
                     if covered >= start and first_ns >= until and seq.total - covered >= least:
-                        growing.wait(seq, first_ns)
+                        seq.joins_ns = first_ns
+                        heappush(waiters, (first_ns, orders, seq))
                         joins -= 1
+                        pace += most_step
                     else:
                         event_ns, kind = first_ns, STEP
                 heappush(heap, (event_ns, kind, orders, seq))
@@ -405,8 +427,9 @@ class RangeShortcuts:
         counts.prompt_tokens += prompts
         counts.finished += finished
         counts.decode_steps += steps
-        recorder.live_area += (
-            self._used.below * token_area + self._used.fixed * time_area + other_area
+        recorder.live_area += self._used.fixed * time_area + (
+            self._used.below * (token_ns + token_steps * step_ns)
+            - (beyond_ns + beyond_steps * step_ns)
         )
         recorder.peak_live = max(recorder.peak_live, most_live)
         sampler.most_live = most_live

@@ -112,28 +112,37 @@ class _Steps:
 class _Excess:
     """The tokens beyond *cap*, which hold *nbytes* less each."""
 
+    __slots__ = ("_constant", "_step_ns", "_steps", "cap", "nbytes")
+
     def __init__(self, cap: int, nbytes: int, step_ns: int) -> None:
+        self.cap = cap
         self.nbytes = nbytes
-        self._cap = cap
         self._step_ns = step_ns
         self._constant = 0
         self._steps = _Steps(step_ns)
 
     def add(self, seq: RunningSequence) -> None:
-        self._constant += max(seq.length - self._cap, 0)
-        if not seq.stalled and seq.total > max(seq.length, self._cap):
-            heappush(self._steps.starts, self._start(seq))
+        """Add *seq*, which grows beyond the cap if it goes on."""
+        over, start = seq.length - self.cap, seq.decode_ns
+        if over > 0:
+            self._constant += over
+        else:
+            start -= over * self._step_ns
+        if not seq.stalled and seq.total > seq.length:
+            heappush(self._steps.starts, start)
 
     def remove(self, seq: RunningSequence) -> None:
-        self._constant -= max(seq.length - self._cap, 0)
-        if not seq.stalled and seq.total > max(seq.length, self._cap):
-            self._steps.remove(self._start(seq))
+        """Remove *seq*, which was added."""
+        over, start = seq.length - self.cap, seq.decode_ns
+        if over > 0:
+            self._constant -= over
+        else:
+            start -= over * self._step_ns
+        if not seq.stalled and seq.total > seq.length:
+            self._steps.remove(start)
 
     def before(self, now: int) -> int:
         return self._constant + self._steps.before(now)
-
-    def _start(self, seq: RunningSequence) -> int:
-        return seq.decode_ns + max(self._cap - seq.length, 0) * self._step_ns
 
 
 class LiveBytes:
@@ -177,7 +186,8 @@ class LiveBytes:
                 self._new_ns, self._new = start_ns, [seq]
         if not self._plain:
             for excess in self._excess:
-                excess.add(seq)
+                if seq.total > excess.cap:
+                    excess.add(seq)
             if self._visited:
                 self._running[seq] = None
 
@@ -196,7 +206,8 @@ class LiveBytes:
             self._new.remove(seq)
         if not self._plain:
             for excess in self._excess:
-                excess.remove(seq)
+                if seq.total > excess.cap:
+                    excess.remove(seq)
             if self._visited:
                 del self._running[seq]
 
