@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from vmtool.replay.sequence import RunningSequence
 
 NEVER: Final = 1 << 62
+#: With fewer steps that commit, it is faster to take them one by one.
+_LEAST_STEPS: Final = 4
 #: So many more lookups in one list are worth another list of sequences.
 _FEW_PLACES: Final = 4
 
@@ -175,7 +177,7 @@ class GrowingBytes:
         self._patterns = [GrowthPattern(each, step_ns) for each in growth]
         self._step_ns = step_ns
         self.start = growth[0].first if growth else NEVER
-        self.least = 3 * max([pattern.tokens_a_step for pattern in self._patterns], default=0)
+        self.least = _LEAST_STEPS * max([pattern.tokens_a_step for pattern in self._patterns], default=0)
         self.most = max([pattern.most for pattern in self._patterns], default=0)
         self.count = self.pace = 0
         self.waiting: list[tuple[int, int, RunningSequence]] = []

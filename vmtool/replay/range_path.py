@@ -155,7 +155,7 @@ class RangeShortcuts:
         # Until then all steps fit, whatever is committed besides up to this, if so many join.
         safe_ns, fixed_most, joins = until, fixed, 0
         committed_ns, fresh = -1, now  # the last commit; its level is not of this stretch yet
-        refused = fell = False
+        fell, refused = stale, False
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -170,23 +170,25 @@ class RangeShortcuts:
             else:
                 break
             if at != now:
-                if stale:  # only now has the level lasted
-                    until = max(until, now + 1)
-                    refused_ns = self._sweep(until, budget - fixed, safe_ns)
-                    if refused_ns is not None:
-                        until, refused = refused_ns, True
-                        break
-                    stale = False
-                    level = fixed + growing.before(until)
-                    committed_low = min(committed_low, level)
-                    if level > committed_high:
-                        committed_high = level
-                        if level > peak:
-                            peak, peak_at = level, max(committed_ns, growing.around(until)[0])
-                    running_low, fell = min(running_low, running), False
-                    running_high = max(running_high, running)
-                elif fell:
-                    running_low, fell = running, False
+                if fell:  # only now has the level lasted
+                    fell = False
+                    if stale or now >= safe_ns or fixed + grown_bytes < committed_low:
+                        stale = False
+                        until = max(until, now + 1)
+                        refused_ns = self._sweep(until, budget - fixed, safe_ns)
+                        if refused_ns is not None:
+                            until, refused = refused_ns, True
+                            break
+                        level = fixed + growing.before(until)
+                        committed_low = min(committed_low, level)
+                        if level > committed_high:
+                            committed_high = level
+                            if level > peak:
+                                peak, peak_at = level, max(committed_ns, growing.around(until)[0])
+                    if running < running_low:
+                        running_low = running
+                    if running > running_high:
+                        running_high = running
                 if at >= due_ns:
                     until = max(until, due_ns)
                     refused_ns = self._sweep(until, budget - fixed, safe_ns)
@@ -211,7 +213,8 @@ class RangeShortcuts:
                     now = fresh = due
                     due, due_ns, last_ns = None, recorder.due_ns, recorder.last_ns
                     most_live = sampler.most_live
-                    stretch, stale, entered = account.stretch, True, level
+                    stretch, entered = account.stretch, level
+                    stale = fell = True
                     committed_low, committed_high = stretch.committed_min, stretch.committed_max
                     running_low, running_high = NEVER, 0
                     continue
@@ -221,7 +224,7 @@ class RangeShortcuts:
                     if stop():
                         until = max(until, now)
                         break
-            if at >= safe_ns or joins < 0:
+            if at >= safe_ns:
                 upto = at + 1 if kind == STEP or (kind == _ARRIVAL and at == arrival_ns) else at
                 upto = max(upto, until)
                 refused_ns = self._sweep(upto, budget - fixed)
@@ -237,7 +240,6 @@ class RangeShortcuts:
                 assert longest is not None  # noqa: S101 - else there is no step
                 if longest >= start and until <= at > held and seq.total - longest >= least:
                     growing.wait(seq, at)
-                    joins -= 1
                     pace += most_step
                     safe_ns = at  # it was not known that this step fits too
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
@@ -275,11 +277,14 @@ class RangeShortcuts:
                     break
                 now = at
                 heappop(heap)
-                committed = fixed + grown_bytes + pace * ((until - grown_ns) // step_ns + 1)
+                committed = fixed + grown_bytes
+                if pace:
+                    committed += pace * ((until - grown_ns) // step_ns + 1)
                 if committed > committed_high:
                     grown_bytes, grown_ns = growing.before(until), until
-                    if not few_places:
-                        pace = growing.pace + len(waiters) * most_step
+                    pace = growing.pace + len(waiters) * most_step
+                    if few_places and pace:
+                        pace = NEVER
                     committed = fixed + grown_bytes
                     if committed > committed_high and at != fresh:
                         committed_high = committed
@@ -332,16 +337,14 @@ class RangeShortcuts:
                 running_moment -= now
                 del admitted[order]
                 seq.order = -1
-                if fixed + grown_bytes < committed_low:
-                    stale = True
-                elif running < running_low:
-                    fell = True
+                fell = True
                 continue
             else:
                 # Steps of one moment come before arrivals of it, but after one that was late.
-                upto = at + 1 if arrival_ns == at else at
-                if until < upto:
-                    until = upto
+                if arrival_ns == at:
+                    until = at + 1
+                elif until < at:
+                    until = at
                 assert request is not None  # noqa: S101 - it has arrived
                 arrived_ns, prompt, output, prefix = request
                 if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
@@ -378,8 +381,10 @@ class RangeShortcuts:
                     if covered >= start and first_ns >= until and seq.total - covered >= least:
                         seq.joins_ns = first_ns
                         heappush(waiters, (first_ns, orders, seq))
-                        joins -= 1
                         pace += most_step
+                        joins -= 1
+                        if joins < 0:
+                            safe_ns = at
                     else:
                         event_ns, kind = first_ns, STEP
                 heappush(heap, (event_ns, kind, orders, seq))
