@@ -17,7 +17,7 @@ from vmtool.replay.range_path import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.step_ring import StepRing
-from vmtool.replay.stores import MOST_STEPS, Regular
+from vmtool.replay.stores import MOST_STEPS
 
 if TYPE_CHECKING:
     from collections import deque
@@ -35,7 +35,6 @@ END: Final = 0
 STEP: Final = 1
 _ARRIVAL: Final = 2
 
-_FEW_STEPS: Final = 10
 _LEAST_REST: Final = 16
 _MOST_REST: Final = 1 << 12
 _NEVER: Final = 1 << 62
@@ -74,24 +73,19 @@ class Shortcuts:
         used: The bytes of a sequence by its length.
     """
 
-    def __init__(
-        self, simulation: SimulationState, store: RangeStore | PoolStore, used: UsedBytes
-    ) -> None:
+    def __init__(self, simulation: SimulationState, store: PoolStore, used: UsedBytes) -> None:
         self._simulation = simulation
         self._store = store
         self._used = used
         self._first: dict[int, Growth] = {}  # by the prompt
         self._next: dict[int, Growth] = {}  # by the length that was covered
-        self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
         # Those whose steps are in a ring are not in the heap with these. They are settled when this
         # ends; where that is too often, none are for some time.
-        regular, self._table = store.regular, None
+        regular = store.regular
         self._start, self._period = start, period = regular or (0, 1)
         self._ring = None if regular is None else StepRing(period * simulation.plan.step_ns)
         self._growth = store.step(start, start + 1)
-        self._most = self._growth.nbytes or 1
-        if isinstance(store, PoolStore):
-            self._most = store.most(self._growth)
+        self._most = store.most(self._growth)
         self._ring_steps = self._rest = 0
         self._ring_patience = _LEAST_REST
 
@@ -116,12 +110,6 @@ class Shortcuts:
         if self._ring is not None and self._ring.members:
             self._leave_ring(self._ring)
 
-    @property
-    def _few_steps(self) -> bool:
-        """Whether sequences take too few steps for turns to be worth it; with pools, they always are."""
-        counts, pooled = self._simulation.recorder.counts, isinstance(self._store, PoolStore)
-        return not pooled and counts.decode_steps < _FEW_STEPS * self._period * counts.finished
-
     def _needs_decision(self) -> bool:
         """Return whether :meth:`_run` cannot handle the next event; its set-up takes longer than this.
 
@@ -143,11 +131,10 @@ class Shortcuts:
     def _run(self, stop: Callable[[], bool]) -> int | None:
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
         simulation, store, ring = self._simulation, self._store, self._ring
-        pools = store if isinstance(store, PoolStore) else None
         plan, account, recorder = simulation.plan, simulation.account, simulation.recorder
         sampler, live, counts = simulation.sampler, simulation.sampler.live, recorder.counts
         heap, admitted, unread = simulation.heap, simulation.admitted, simulation.unread
-        first_growth, next_growth, release_calls = self._first, self._next, self._release_calls
+        first_growth, next_growth = self._first, self._next
         max_tokens, most_sequences, step_ns = plan.max_tokens, plan.max_sequences, plan.step_ns
         per_token, tokens_in = plan.prefill_ns
         budget, due_ns, share = account.budget, recorder.due_ns, plan.share
@@ -175,14 +162,11 @@ class Shortcuts:
         look = _EVENTS
         due: int | None = None
         growth, most, start, period = self._growth, self._most, self._start, self._period
-        table = self._table
-        ring_bytes, ring_calls, ring_steps = growth.nbytes, growth.calls, 0
+        ring_bytes, ring_steps = growth.nbytes, 0
         place = growth.lacks[0][0] if growth.lacks else 0  # of the class that a turn takes from
         rest, turn_ns = _NEVER, _NEVER if ring is None else ring.next_ns
-        if not self._few_steps and simulation.events < self._rest:
-            rest = self._rest - simulation.events
-        if self._few_steps or rest != _NEVER:
-            start = _NEVER
+        if simulation.events < self._rest:
+            start, rest = _NEVER, self._rest - simulation.events
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -209,7 +193,7 @@ class Shortcuts:
                         due = now
                         break
                 # Only now has the level lasted.
-                if pools is not None and committed - owned > unowned:
+                if committed - owned > unowned:
                     unowned, unowned_charged = committed - owned, committed
                 if stale:
                     stale = False
@@ -225,76 +209,53 @@ class Shortcuts:
                 until = now + 1 if moment == now else at + (kind == _ARRIVAL)
                 if until > due_ns:  # noqa: PLR1730
                     until = due_ns
-                if table:
-                    most = table.most
                 count = ring.advance(until, (budget - committed) // most)
                 if not count:
                     break
                 turn_ns = ring.next_ns
                 ring_steps += count
                 now = ring.last_ns
-                if pools is None:
-                    if table:
-                        committed += _step_each(ring, count, table.nbytes)
-                    else:
-                        commits += count * ring_calls
-                        committed += count * ring_bytes
+                takers = [seq.blocks[place] for seq in ring.passed(count)]
+                for number, granules, calls in store.classes[place].take_each(takers):
+                    when = ring.time(number)
+                    commits += calls
+                    nbytes = granules * store.granule
+                    committed += nbytes
+                    committed_moment += nbytes * when
                     if committed > committed_high:
                         committed_high = committed
                         if committed > peak:
-                            peak, peak_at = committed, now
-                else:
-                    takers = [seq.blocks[place] for seq in ring.passed(count)]
-                    for number, granules, calls in pools.classes[place].take_each(takers):
-                        when = ring.time(number)
-                        commits += calls
-                        nbytes = granules * pools.granule
-                        committed += nbytes
-                        committed_moment += nbytes * when
-                        if committed > committed_high:
-                            committed_high = committed
-                            if committed > peak:
-                                peak, peak_at = committed, when
-                        after = number + 1
-                        if committed - owned - after * ring_bytes > unowned:
-                            while after < count and ring.time(after) == when:
-                                after += 1
-                            left = committed - owned - after * ring_bytes
-                            if after < count and left > unowned:  # else it is not known to last
-                                unowned, unowned_charged = left, committed
-                    owned += count * ring_bytes
+                            peak, peak_at = committed, when
+                    after = number + 1
+                    if committed - owned - after * ring_bytes > unowned:
+                        while after < count and ring.time(after) == when:
+                            after += 1
+                        left = committed - owned - after * ring_bytes
+                        if after < count and left > unowned:  # else it is not known to last
+                            unowned, unowned_charged = left, committed
+                owned += count * ring_bytes
                 if stale or turn_ns < at + (kind == _ARRIVAL) or at >= due_ns:
                     continue
-                if pools is not None and committed - owned > unowned and at != now:
+                if committed - owned > unowned and at != now:
                     unowned, unowned_charged = committed - owned, committed
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
                 if longest >= start and ring is not None and ring.join(seq, at, at):
-                    if table:
-                        table.extend(seq.total)
                     now, turn_ns = at, ring.next_ns
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
                 step = next_growth.get(longest) or self._remember(
                     next_growth, longest, longest, longest + 1
                 )
-                nbytes, calls, backed, covered, _, lacks = step
-                if pools is not None:
-                    taken = pools.take_now(seq, lacks, budget - committed)
-                    if taken is None:
-                        break
-                    owned += nbytes
-                    owned_moment += nbytes * at
-                    seq.own_bytes += nbytes
-                    nbytes, calls = taken
-                elif committed + nbytes > budget or (
-                    turn_ns == at  # the older goes first, which matters if not all fit
-                    and committed + nbytes + (table.most if table else most) * len(heap) > budget
-                ):
+                nbytes, _, backed, covered, _, lacks = step
+                taken = store.take_now(seq, lacks, budget - committed)
+                if taken is None:
                     break
-                else:
-                    seq.own_bytes += nbytes
+                owned += nbytes
+                owned_moment += nbytes * at
+                seq.own_bytes += nbytes
+                nbytes, calls = taken
                 now = at
                 grown += 1
                 seq.backed, seq.covered = backed, covered
@@ -323,11 +284,7 @@ class Shortcuts:
                     ring.leave(seq, first_ns)
                     turn_ns = ring.next_ns
                     count = -(-(seq.total - seq.covered) // period)
-                    ring_moment, calls = self._settle(seq, count)
-                    commits += calls
-                    owned_moment += ring_moment
-                    if pools is None:
-                        committed_moment += ring_moment
+                    owned_moment += self._settle(seq, count)
                 live.remove(seq)
                 length, decode_ns, start_ns = seq.length, seq.decode_ns, seq.start_ns
                 arrived_ns = seq.request[0]
@@ -344,13 +301,10 @@ class Shortcuts:
                     token_bytes = nbytes * entries.at(length) * (decode_ns - start_ns)
                     other_area += token_bytes + nbytes * entries.over(length, more) * step_ns
                 nbytes = seq.own_bytes
-                if pools is not None:
-                    owned -= nbytes
-                    owned_moment -= nbytes * now
-                    nbytes, calls, _ = pools.give(seq.blocks)
-                    releases += calls
-                else:
-                    releases += release_calls.get(seq.backed) or self._calls(seq.backed)
+                owned -= nbytes
+                owned_moment -= nbytes * now
+                nbytes, calls, _ = store.give(seq.blocks)
+                releases += calls
                 committed -= nbytes
                 committed_moment -= nbytes * now
                 release_bytes += nbytes
@@ -366,18 +320,15 @@ class Shortcuts:
                 if running >= most_sequences or prompt + output > max_tokens or (prefix and share):
                     break
                 step = first_growth.get(prompt) or self._remember(first_growth, prompt, -1, prompt)
-                nbytes, calls, backed, covered, _, lacks = step
+                nbytes, _, backed, covered, _, lacks = step
                 seq = RunningSequence(request)
                 seq.own_bytes, seq.backed, seq.covered = nbytes, backed, covered
-                if pools is not None:
-                    taken = pools.take_now(seq, lacks, budget - committed)
-                    if taken is None:
-                        break
-                    owned += nbytes
-                    owned_moment += nbytes * at
-                    nbytes, calls = taken
-                elif committed + nbytes > budget:
+                taken = store.take_now(seq, lacks, budget - committed)
+                if taken is None:
                     break
+                owned += nbytes
+                owned_moment += nbytes * at
+                nbytes, calls = taken
                 now = at
                 orders += 1
                 seq.order = orders
@@ -397,8 +348,6 @@ class Shortcuts:
                     first_ns = origin_ns + covered * step_ns
                     if covered >= start and ring is not None and ring.join(seq, first_ns, now):
                         turn_ns = ring.next_ns
-                        if table:
-                            table.extend(seq.total)
                     else:
                         event_ns, kind = first_ns, STEP
                 heappush(heap, (event_ns, kind, orders, seq))
@@ -411,7 +360,7 @@ class Shortcuts:
             committed += nbytes
             committed_moment += nbytes * now
             commits += calls
-            if committed > committed_high and (nbytes or pools is None):  # something was committed
+            if committed > committed_high and nbytes:
                 committed_high = committed
                 if committed > peak:
                     peak, peak_at = committed, now
@@ -422,18 +371,13 @@ class Shortcuts:
         self._ring_steps += ring_steps
         commit_bytes = committed - account.committed + release_bytes
         account.now = now
-        reserved, sequences = account.reserved, account.sequences
-        size = store.reserve_bytes if pools is None else 0
-        other = reserved - size * sequences  # of shared prefixes
         account.committed = committed
-        account.owned = committed if pools is None else owned
+        account.owned = owned
         account.committed_moment += committed_moment
-        account.owned_moment += committed_moment if pools is None else owned_moment
+        account.owned_moment += owned_moment
         account.peak_unowned, account.unowned_charged = unowned, unowned_charged
         account.sequences = running
         account.sequences_moment += running_moment
-        account.reserved = other + size * running
-        account.reserved_moment += size * running_moment
         account.commits += commits
         account.commit_bytes += commit_bytes
         account.releases += releases
@@ -444,12 +388,11 @@ class Shortcuts:
         stretch.committed_min, stretch.committed_max = committed_low, committed_high
         if running_low != _NEVER:
             stretch.sequences_min = min(stretch.sequences_min, running_low)
-            stretch.reserved_min = min(stretch.reserved_min, other + size * running_low)
+            stretch.reserved_min = min(stretch.reserved_min, account.reserved)
         if running_high:
             stretch.sequences_max = max(stretch.sequences_max, running_high)
-            stretch.reserved_max = max(stretch.reserved_max, other + size * running_high)
+            stretch.reserved_max = max(stretch.reserved_max, account.reserved)
         account.peak_sequences = max(account.peak_sequences, running_high)
-        account.peak_reserved = max(account.peak_reserved, other + size * running_high)
         counts.arrived += entered
         counts.prompt_tokens += prompts
         counts.finished += finished
@@ -465,31 +408,20 @@ class Shortcuts:
         recorder.ends.extend(ends)
         return due
 
-    def _settle(self, seq: RunningSequence, count: int) -> tuple[int, int]:
-        """Note that *seq* has taken *count* steps in the ring.
-
-        Returns:
-            The moment of their bytes, and their spans if those are not counted yet.
-        """
-        covered, table = seq.covered, self._table
+    def _settle(self, seq: RunningSequence, count: int) -> int:
+        """Note that *seq* has taken *count* steps in the ring; return the moment of their bytes."""
+        covered, nbytes = seq.covered, self._growth.nbytes
         assert covered is not None  # noqa: S101 - else it is in no ring
-        step_ns, nbytes = self._simulation.plan.step_ns, self._growth.nbytes
-        if table:
-            end = seq.backed = seq.covered = covered + count
-            nbytes = table.nbytes[end] - table.nbytes[covered]
-            seq.own_bytes += nbytes
-            moment = step_ns * (table.moments[end] - table.moments[covered])
-            return nbytes * seq.origin_ns + moment, table.calls[end] - table.calls[covered]
         seq.own_bytes += count * nbytes
         seq.backed = seq.covered = covered + count * self._period
         steps = count * covered + self._period * (count * (count - 1) // 2)
-        return nbytes * (count * seq.origin_ns + steps * step_ns), 0
+        return nbytes * (count * seq.origin_ns + steps * self._simulation.plan.step_ns)
 
     def _enter_ring(self, ring: StepRing) -> None:
         """Let all sequences that grow alike take their steps in turn."""
         simulation, step_ns = self._simulation, self._simulation.plan.step_ns
         heap, start = simulation.heap, self._start
-        if self._few_steps or simulation.events < self._rest or len(heap) < 2:
+        if simulation.events < self._rest or len(heap) < 2:
             return
         alike = [
             (at, order, seq)
@@ -509,22 +441,17 @@ class Shortcuts:
         ]
         heapify(entries)
         heap[:] = entries
-        if self._table:
-            self._table.extend(max([seq.total for _, _, seq in alike]))
 
     def _leave_ring(self, ring: StepRing) -> None:
         """Let all sequences take their steps by the heap again."""
         simulation, step_ns, period = self._simulation, self._simulation.plan.step_ns, self._period
-        account, pooled = simulation.account, isinstance(self._store, PoolStore)
+        account = simulation.account
         members = set(ring.members)
         entries = [entry for entry in simulation.heap if entry[3] not in members]
         for seq, steps in ring.taken():
             assert seq.covered is not None  # noqa: S101 - else it is in no ring
             first_ns = seq.origin_ns + seq.covered * step_ns
-            moment, calls = self._settle(seq, steps - first_ns // (period * step_ns))
-            account.commits += calls
-            account.owned_moment += moment
-            account.committed_moment += 0 if pooled else moment
+            account.owned_moment += self._settle(seq, steps - first_ns // (period * step_ns))
             at, kind = seq.origin_ns + step_ns * seq.total, END
             if seq.covered < seq.total:
                 seq.target = seq.covered + 1
@@ -547,12 +474,6 @@ class Shortcuts:
         table[at] = step
         return step
 
-    def _calls(self, backed: int) -> int:
-        if len(self._release_calls) >= MOST_STEPS:
-            self._release_calls.clear()
-        calls = self._release_calls[backed] = self._store.step(-1, backed).calls
-        return calls
-
     def _check(self, nbytes: int, covered: int | None) -> None:
         """Check that *nbytes* are enough for the *covered* tokens that they are said to be for."""
         longest = self._simulation.plan.max_tokens
@@ -561,21 +482,7 @@ class Shortcuts:
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
 
 
-def _step_each(ring: StepRing, count: int, nbytes: list[int]) -> int:
-    """Let sequences take the *count* steps that *ring* went over; return what all commit."""
-    turns, more = divmod(count, len(ring.members))
-    found = 0
-    for seqs, steps in ((ring.members if turns else (), turns), (ring.passed(more), 1)):
-        for seq in seqs:
-            before = seq.target - 1
-            seq.target = before + steps + 1
-            found += nbytes[before + steps] - nbytes[before]
-    return found
-
-
-def shortcuts_of(
-    simulation: SimulationState, used: UsedBytes
-) -> Shortcuts | RangeShortcuts | None:
+def shortcuts_of(simulation: SimulationState, used: UsedBytes) -> Shortcuts | RangeShortcuts | None:
     """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
     account, store = simulation.account, simulation.store
     if account.memory is not None or account.retain or simulation.plan.commit_ahead:

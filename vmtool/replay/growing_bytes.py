@@ -177,7 +177,9 @@ class GrowingBytes:
         self._patterns = [GrowthPattern(each, step_ns) for each in growth]
         self._step_ns = step_ns
         self.start = growth[0].first if growth else NEVER
-        self.least = _LEAST_STEPS * max([pattern.tokens_a_step for pattern in self._patterns], default=0)
+        self.least = _LEAST_STEPS * max(
+            [pattern.tokens_a_step for pattern in self._patterns], default=0
+        )
         self.most = max([pattern.most for pattern in self._patterns], default=0)
         self.count = self.pace = 0
         self.waiting: list[tuple[int, int, RunningSequence]] = []
@@ -307,10 +309,10 @@ class GrowingBytes:
                     shift -= period_ns  # noqa: PLW2901
                 shift += start_ns  # noqa: PLW2901
                 found = keys[place - 1] + shift - (0 if place else period_ns)
-                if found > last:
+                if found > last:  # noqa: PLR1730 - max() takes longer
                     last = found
                 found = keys[place] + shift if place < count else keys[0] + shift + period_ns
-                if found < following:
+                if found < following:  # noqa: PLR1730
                     following = found
         return last, following
 

@@ -125,7 +125,7 @@ class RangeShortcuts:
         request = simulation.next_request
         arrival_ns = NEVER if request is None or simulation.queue else request.arrival_ns
         now, orders = simulation.now, simulation.orders
-        begin, until, held = now, max(self._until_ns, now), self._held_ns
+        until, held = max(self._until_ns, now), self._held_ns
         waiters = growing.waiting
         start, least = (NEVER if stalled else growing.start), growing.least
         # What is committed is this, and what those have that grow by patterns.
@@ -165,7 +165,7 @@ class RangeShortcuts:
                     continue
             elif arrival_ns != NEVER and not stalled:
                 at, kind = arrival_ns, _ARRIVAL
-                if at < now:
+                if at < now:  # noqa: PLR1730 - max() takes longer
                     at = now
             else:
                 break
@@ -185,9 +185,9 @@ class RangeShortcuts:
                             committed_high = level
                             if level > peak:
                                 peak, peak_at = level, max(committed_ns, growing.around(until)[0])
-                    if running < running_low:
+                    if running < running_low:  # noqa: PLR1730
                         running_low = running
-                    if running > running_high:
+                    if running > running_high:  # noqa: PLR1730
                         running_high = running
                 if at >= due_ns:
                     until = max(until, due_ns)
@@ -269,7 +269,7 @@ class RangeShortcuts:
                     entry = (seq.origin_ns + seq.total * step_ns, END, order, seq)
                 heapreplace(heap, entry)
             elif kind == END:
-                if until < at:
+                if until < at:  # noqa: PLR1730
                     until = at
                 if waiters and waiters[0][0] < until:
                     growing.admit(until)
@@ -390,7 +390,7 @@ class RangeShortcuts:
                 heappush(heap, (event_ns, kind, orders, seq))
                 running += 1
                 running_moment += now
-                if running > running_high:  # noqa: PLR1730 - max() takes longer
+                if running > running_high:  # noqa: PLR1730
                     running_high = running
                 simulation.next_request = request = next(unread, None)
                 arrival_ns = NEVER if request is None else request.arrival_ns
@@ -485,8 +485,7 @@ class RangeShortcuts:
         return None
 
     def _next_event(self, found: int, at: int) -> int:
-        """Return when something happens: at *at*, or a step of those that have joined, at *found*, or
-        of those that do until then."""
+        """Return when something happens: a step at *found*, or of those who join before, or *at*."""
         growing = self._growing
         while growing.waiting and growing.waiting[0][0] <= found:
             now = growing.waiting[0][0]

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.block_pools import BlockClass
     from vmtool.kv.packing.entry_counts import Run
-    from vmtool.kv.packing.range_shapes import Shape
     from vmtool.replay.account import Account
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence
@@ -33,7 +32,7 @@ class Regular(NamedTuple):
     period: int
 
 
-def regular(parts: Sequence[Shape] | Sequence[BlockClass]) -> Regular | None:
+def regular(parts: Sequence[BlockClass]) -> Regular | None:
     """Return how *parts* grow together once windows are full; ``None`` if they never do alike."""
     full = max([part.entries.cap or 0 for part in parts], default=0)
     found = {(part.longest(full), part.period) for part in parts}

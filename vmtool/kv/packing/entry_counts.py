@@ -79,12 +79,6 @@ class EntryCount:
         """Return the tokens after which there are always *entries* more; ``None`` if that varies."""
         return entries * self.every if self.shared else None
 
-    def period_of(self, entry_bytes: int, granule: int) -> int | None:
-        """Return the tokens after which as many more granules are used; ``None`` if that varies."""
-        if not entry_bytes or (granule % entry_bytes and entry_bytes % granule):
-            return None
-        return self.period(max(granule // entry_bytes, 1))
-
     @property
     def shared(self) -> bool:
         """Whether what early tokens filled stays as it is, so that others can read it too."""
