@@ -79,6 +79,77 @@ def test_steps_in_turn_are_those_one_after_the_other(dense_cost, listed, name, d
     assert_shortcuts_change_nothing(plan, listed(requests))
 
 
+#: Ranges of which one step commits several granules, another none, and that end in the middle.
+UNEQUAL_EXTENTS = [
+    *(Extent(), Extent(Span.ALL, ratio=3), Extent(Span.FIXED, 3), Extent(Span.CHUNK, 14)),
+    *(Extent(Span.WINDOW, size) for size in (5, 9, 20, 33)),
+]
+RANGES = sorted(set(POLICIES) - {"paged", "straddle-loses"})
+
+
+@st.composite
+def unequal_plans(draw, name, dense_cost):
+    """Rules under which steps commit unequal memory, and are refused only now and then."""
+    kinds = st.tuples(
+        st.sampled_from([8, 24, 40, 64, 100, 300]),
+        st.sampled_from(UNEQUAL_EXTENTS),
+        st.integers(1, 2),
+    )
+    parts = draw(st.lists(kinds, min_size=1, max_size=3))
+    layers = [dense_cost(count, 1, row, extent).layers[0] for row, extent, count in parts]
+    cost = SequenceCost(tuple(layers), draw(st.sampled_from([0, 2])))
+    granule = draw(st.sampled_from([64, 80, 256, 1024]))
+    if name == "floor-per-page":
+        granule = max(granule, 400)  # one token must fit
+    policy = make_policy(name, cost, granule, block=1, stride_tokens=128)
+    one = policy.committed_bytes(128)
+    return Plan(
+        policy,
+        one * draw(st.sampled_from([1, 2, 3, 6, 50])) + draw(st.integers(0, one)),
+        128,
+        max_sequences=draw(st.sampled_from([3, 12, 40])),
+        step_ns=draw(st.sampled_from([1, 7])),
+        prefill_ns=(draw(st.sampled_from([0, 1, 3])), draw(st.integers(1, 2))),
+        on_refusal=draw(st.sampled_from(OnRefusal)),
+        prefix_tokens=8,
+        prefix_cache=draw(st.booleans()),
+    )
+
+
+@st.composite
+def bursts(draw, named):
+    """Requests of which many arrive, step and end at one moment."""
+    gaps = draw(st.sampled_from([[0, 5, 7, 40, 300], [0, 7, 14, 70], [0, 0, 1]]))
+    outputs = st.sampled_from([0, 1, 60]) | st.integers(1, 68)
+    prefixes = st.sampled_from([(), (1,), (1, 2)]) if named else st.just(())
+    rows = st.tuples(st.sampled_from(gaps), st.integers(0, 60), outputs, prefixes)
+    at = 0
+    requests = []
+    for gap, prompt, output, prefix in draw(st.lists(rows, min_size=2, max_size=40)):
+        at += gap
+        requests.append(Request(at, prompt, output if prompt else max(output, 1), prefix))
+    return requests
+
+
+@pytest.mark.parametrize("name", RANGES)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_unequal_steps_in_closed_form_are_those_one_after_the_other(dense_cost, listed, name, data):
+    plan = data.draw(unequal_plans(name, dense_cost))
+    requests = data.draw(bursts(named=data.draw(st.booleans())))
+    assert_shortcuts_change_nothing(plan, listed(requests))
+
+
+@pytest.mark.parametrize("name", RANGES)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_unequal_steps_in_closed_form_are_those_token_by_token(dense_cost, listed, name, data):
+    plan = data.draw(unequal_plans(name, dense_cost))
+    plan = dataclasses.replace(plan, prefix_cache=False)
+    requests = data.draw(bursts(named=False))[:15]
+    assert_same(run_replay(listed(requests), plan, None), Reference(plan).run(requests))
+
+
 def assert_shortcuts_change_nothing(plan, trace):
     found = []
     for shortcuts in (True, False):
