@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62
 #: With fewer steps that commit, it is faster to take them one by one.
 _LEAST_STEPS: Final = 4
+#: So many steps are gone through one by one.
+_FEW_STEPS: Final = 2
 #: So many more lookups in one list are worth another list of sequences.
 _FEW_PLACES: Final = 4
 
@@ -96,7 +98,7 @@ class GrowthPattern:
             self._sums.append(Sums(a + nbytes, b + calls, c + (nbytes > 0), d + nbytes * at))
         self.known: dict[int, Sums] = {}
         sizes = [nbytes for nbytes, _ in steps]
-        self._sizes = sizes
+        self._commits = [at for at, nbytes in enumerate(sizes) if nbytes]
         self.most = max(sizes)
         usual, count = Counter(sizes).most_common(1)[0]
         if min(sizes) == 0 or count <= 1 + _FEW_PLACES:
@@ -139,16 +141,16 @@ class GrowthPattern:
 
     def commits_from(self, tokens: int) -> int:
         """Return the first length from *tokens* on whose next step commits."""
-        while not self._sizes[tokens % self._period]:
-            tokens += 1
-        return tokens
+        whole, rest = divmod(tokens, self._period)
+        places = self._commits
+        at = bisect_left(places, rest)
+        return whole * self._period + (places[at] if at < len(places) else places[0] + self._period)
 
     def last_commit(self, tokens: int) -> int:
         """Return the last length below *tokens* whose next step commits."""
-        tokens -= 1
-        while not self._sizes[tokens % self._period]:
-            tokens -= 1
-        return tokens
+        whole, rest = divmod(tokens, self._period)
+        at = bisect_left(self._commits, rest) - 1
+        return (whole - (at < 0)) * self._period + self._commits[at]
 
 
 class GrowingBytes:
@@ -282,12 +284,19 @@ class GrowingBytes:
 
     def first_over(self, room: int, low: int, high: int) -> int:
         """Return when the first step is that exceeds *room*, at or after *low* and before *high*."""
-        while high - low > 1:
+        low_bytes, high_bytes = self.before(low), self.before(high)
+        while high - low > 1 and high_bytes - low_bytes > _FEW_STEPS * self.most:
             middle = (low + high) // 2
-            if self.before(middle) > room:
-                high = middle
+            found = self.before(middle)
+            if found > room:
+                high, high_bytes = middle, found
             else:
-                low = middle
+                low, low_bytes = middle, found
+        while high - low > 1:
+            low = self.around(low)[1]
+            if self.before(low + 1) > room:
+                break
+            low += 1
         return low
 
     def around(self, now: int) -> tuple[int, int]:

@@ -155,7 +155,8 @@ class RangeShortcuts:
         # Until then all steps fit, whatever is committed besides up to this, if so many join.
         safe_ns, fixed_most, joins = until, fixed, 0
         committed_ns, fresh = -1, now  # the last commit; its level is not of this stretch yet
-        fell, refused = stale, False
+        fell, refused, roomy = stale, False, False
+        eager = plan.on_refusal is not OnRefusal.WAIT  # else a refusal is followed by more of them
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -233,15 +234,25 @@ class RangeShortcuts:
                     break
                 half = (budget - fixed - growing.before(upto)) // 2
                 joins = growing.count + len(waiters) + 16
-                safe_ns = upto + max(growing.turns(half, 2 * joins) - 1, 0) * step_ns
-                fixed_most = fixed + half
+                turns = growing.turns(half, 2 * joins)
+                safe_ns, fixed_most = upto + max(turns - 1, 0) * step_ns, fixed + half
+                roomy = turns > 1
+                if not (roomy or eager or waiters or growing.count):
+                    safe_ns, fixed_most, joins = upto + step_ns, fixed + 2 * half, 0
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
-                if longest >= start and until <= at > held and seq.total - longest >= least:
+                if (
+                    (roomy or eager)
+                    and longest >= start
+                    and until <= at > held
+                    and seq.total - longest >= least
+                ):
                     growing.wait(seq, at)
                     pace += most_step
-                    safe_ns = at  # it was not known that this step fits too
+                    joins -= 1
+                    if joins < 0 or not roomy:
+                        safe_ns = at  # it is not known that its step fits too
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
                 step = next_growth.get(longest) or self._remember(
