@@ -164,6 +164,7 @@ class GrowingBytes:
 
     Attributes:
         start: That length; far away if there is none.
+        tokens_a_step: Tokens from one step that commits to the next, on average.
         least: So many tokens are worth it that a sequence joins.
         count: How many have joined.
         pace: The bytes of one step of each of them at most.
@@ -179,9 +180,8 @@ class GrowingBytes:
         self._patterns = [GrowthPattern(each, step_ns) for each in growth]
         self._step_ns = step_ns
         self.start = growth[0].first if growth else NEVER
-        self.least = _LEAST_STEPS * max(
-            [pattern.tokens_a_step for pattern in self._patterns], default=0
-        )
+        self.tokens_a_step = max([each.tokens_a_step for each in self._patterns], default=0)
+        self.least = _LEAST_STEPS * self.tokens_a_step
         self.most = max([pattern.most for pattern in self._patterns], default=0)
         self.count = self.pace = 0
         self.waiting: list[tuple[int, int, RunningSequence]] = []

@@ -32,6 +32,8 @@ STEP: Final = 1
 _ARRIVAL: Final = 2
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64
+#: Steps of a sequence that commit.
+_FEW_STEPS: Final = 10
 #: Looking up so few is not worth avoiding.
 _FEW_PLACES: Final = 2
 #: Ends between two updates of all totals, at least where points of the timeline are closer.
@@ -57,6 +59,8 @@ class RangeShortcuts:
         self._growing = GrowingBytes(store.growth, simulation.plan.step_ns)
         self._until_ns = 0  # the steps of those that grow by patterns are taken before then
         self._held_ns = -1  # when memory was refused: steps of that moment are taken in their order
+        # If sequences wait, more of them will soon: none joins where there is little room.
+        self._eager = simulation.plan.on_refusal is not OnRefusal.WAIT
 
     def run(self, stop: Callable[[], bool]) -> None:
         """Take events until one needs a decision.
@@ -80,6 +84,12 @@ class RangeShortcuts:
             step_ns = self._simulation.plan.step_ns
             self._growing.leave(seq, -((seq.origin_ns - self._until_ns) // step_ns))
             self._book()
+
+    @property
+    def _few_steps(self) -> bool:
+        """Whether memory is refused, and sequences commit at so few steps that joining takes longer."""
+        counts, tokens = self._simulation.recorder.counts, self._growing.tokens_a_step
+        return self._held_ns >= 0 and counts.decode_steps < _FEW_STEPS * tokens * counts.finished
 
     def _book(self) -> None:
         """Account for the steps of those that left their patterns."""
@@ -127,7 +137,7 @@ class RangeShortcuts:
         now, orders = simulation.now, simulation.orders
         until, held = max(self._until_ns, now), self._held_ns
         waiters = growing.waiting
-        start, least = (NEVER if stalled else growing.start), growing.least
+        start, least = (NEVER if stalled or self._few_steps else growing.start), growing.least
         # What is committed is this, and what those have that grow by patterns.
         committed_first = entered = account.committed
         grown_bytes, grown_ns = growing.before(until), until
@@ -154,9 +164,11 @@ class RangeShortcuts:
         due: int | None = None
         # Until then all steps fit, whatever is committed besides up to this, if so many join.
         safe_ns, fixed_most, joins = until, fixed, 0
+        if start == NEVER and not (growing.count or waiters):
+            safe_ns, fixed_most = NEVER, budget - grown_bytes
         committed_ns, fresh = -1, now  # the last commit; its level is not of this stretch yet
         fell, refused, roomy = stale, False, False
-        eager = plan.on_refusal is not OnRefusal.WAIT  # else a refusal is followed by more of them
+        eager = self._eager and start != NEVER
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -416,7 +428,7 @@ class RangeShortcuts:
         if refused:
             last_step_ns = self._release(until)
         elif due is None:
-            last_step_ns = growing.around(until)[0]
+            last_step_ns = growing.around(until)[0] if growing.count else growing.changed_ns
         if committed > committed_high and (now != fresh or committed > entered):
             committed_high = committed
             if committed > peak:
@@ -507,43 +519,43 @@ class RangeShortcuts:
     def _release(self, now: int) -> int:
         """Take the steps at *now* by the heap, where the simulation takes them by age.
 
-        If sequences wait for memory, all others take their steps so until none does.
+        So are those of all other sequences where that is faster.
 
         Returns:
             When the last step was before *now*, of those that had joined.
         """
         simulation, growing = self._simulation, self._growing
-        step_ns, each = simulation.plan.step_ns, simulation.plan.on_refusal is OnRefusal.WAIT
+        step_ns, self._held_ns = simulation.plan.step_ns, now
+        eager = self._eager and not self._few_steps
         released: set[RunningSequence] = set()
-        last_ns = growing.changed_ns
+        last_ns = -1
         for seq in simulation.admitted.values():
-            if seq.pattern is None:
-                if seq.joins_ns >= 0 and (each or seq.joins_ns == now):
-                    seq.joins_ns = -1
-                    released.add(seq)
+            pattern = seq.pattern
+            if pattern is None:
+                if seq.joins_ns < 0 or (eager and seq.joins_ns != now):
+                    continue
+            elif eager and (now - seq.origin_ns) % step_ns:
                 continue
-            tokens = -((seq.origin_ns - now) // step_ns)
-            last = seq.pattern.last_commit(tokens)
-            if last >= (seq.covered or 0):
-                last_ns = max(last_ns, seq.origin_ns + last * step_ns)
-            if each or (now - seq.origin_ns) % step_ns == 0:
+            else:
+                tokens = -((seq.origin_ns - now) // step_ns)
+                last = pattern.last_commit(tokens)
+                if last >= (seq.covered or 0):
+                    last_ns = max(last_ns, seq.origin_ns + last * step_ns)
                 growing.leave(seq, tokens)
-                seq.joins_ns = -1
                 seq.covered = self._store.step(-1, tokens).covered
-                released.add(seq)
-        self._held_ns = now
-        if not released:
-            return last_ns
-        entries = [entry for entry in simulation.heap if entry[3] not in released]
-        for seq in released:
-            at, kind = seq.origin_ns + seq.total * step_ns, END
-            if seq.covered is not None and seq.covered < seq.total:
-                seq.target = seq.covered + 1
-                at, kind = seq.origin_ns + seq.covered * step_ns, STEP
-            entries.append((at, kind, seq.order, seq))
-        heapify(entries)
-        simulation.heap[:] = entries
-        return last_ns
+            seq.joins_ns = -1
+            released.add(seq)
+        if released:
+            entries = [entry for entry in simulation.heap if entry[3] not in released]
+            for seq in released:
+                at, kind = seq.origin_ns + seq.total * step_ns, END
+                if seq.covered is not None and seq.covered < seq.total:
+                    seq.target = seq.covered + 1
+                    at, kind = seq.origin_ns + seq.covered * step_ns, STEP
+                entries.append((at, kind, seq.order, seq))
+            heapify(entries)
+            simulation.heap[:] = entries
+        return max(last_ns, growing.around(now)[0])
 
     # ---- what growth takes ----------------------------------------------------------------------
 
