@@ -1,4 +1,4 @@
-"""The fast path of a replay: requests that arrive, grow and end while no memory is refused.
+"""The fast path of a replay with block pools: requests that arrive, grow and end while nothing is refused.
 
 The simulation decides what happens when memory is refused. As long as none is, sequences depend on each
 other only through sums, and through blocks that they take in order. One loop takes arrivals, steps and
@@ -12,9 +12,6 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CheckFailedError
-from vmtool.replay.pool_store import PoolStore
-from vmtool.replay.range_path import RangeShortcuts
-from vmtool.replay.range_store import RangeStore
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.step_ring import StepRing
 from vmtool.replay.stores import MOST_STEPS
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
+    from vmtool.replay.pool_store import PoolStore
     from vmtool.replay.replay_recorder import Recorder, Sampler
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Growth, Store
@@ -480,13 +478,3 @@ class Shortcuts:
         tokens = longest if covered is None else min(covered, longest)
         if self._used.at(tokens) > nbytes:
             raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
-
-
-def shortcuts_of(simulation: SimulationState, used: UsedBytes) -> Shortcuts | RangeShortcuts | None:
-    """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
-    account, store = simulation.account, simulation.store
-    if account.memory is not None or account.retain or simulation.plan.commit_ahead:
-        return None
-    if isinstance(store, RangeStore):
-        return RangeShortcuts(simulation, store, used)
-    return Shortcuts(simulation, store, used) if isinstance(store, PoolStore) else None

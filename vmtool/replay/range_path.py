@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
+from vmtool.replay.fast_path import END, STEP
 from vmtool.replay.growing_bytes import NEVER, GrowingBytes
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.stores import MOST_STEPS
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from vmtool.replay.stores import Growth
     from vmtool.replay.token_bytes import UsedBytes
 
-#: The kinds of events of a sequence, in the order that they have at one moment.
-END: Final = 0
-STEP: Final = 1
 _ARRIVAL: Final = 2
 #: Events between two looks at whether to stop.
 _EVENTS: Final = 64

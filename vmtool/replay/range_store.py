@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.replay.growing_bytes import Repeated
+from vmtool.replay.growth_pattern import Repeated
 from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
 
 if TYPE_CHECKING:

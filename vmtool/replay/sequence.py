@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vmtool.kv.traces.request import Request
-    from vmtool.replay.growing_bytes import GrowthPattern
+    from vmtool.replay.growth_pattern import GrowthPattern
     from vmtool.replay.prefixes import Node
 
 

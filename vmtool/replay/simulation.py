@@ -13,8 +13,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.replay.fast_path import END, STEP, shortcuts_of
+from vmtool.replay.fast_path import END, STEP, Shortcuts
+from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_path import RangeShortcuts
+from vmtool.replay.range_store import RangeStore
 from vmtool.replay.replay_recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.token_bytes import UsedBytes
@@ -80,7 +82,7 @@ class Simulation:
         self.queue: deque[RunningSequence] = deque()
         self.unread: Iterator[Request] = iter(())
         self.next_request: Request | None = None
-        self._shortcuts = shortcuts_of(self, self._live) if shortcuts else None
+        self._shortcuts = self._shortcuts_of(store) if shortcuts else None
 
     def run(self, requests: Iterable[Request], stop: Callable[[], bool] = lambda: False) -> bool:
         """Replay *requests*; everything is released afterwards.
@@ -130,6 +132,14 @@ class Simulation:
                 break
         self._close()
         return True
+
+    def _shortcuts_of(self, store: Store) -> Shortcuts | RangeShortcuts | None:
+        """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
+        if self.account.memory is not None or self.account.retain or self.plan.commit_ahead:
+            return None
+        if isinstance(store, RangeStore):
+            return RangeShortcuts(self, store, self._live)
+        return Shortcuts(self, store, self._live) if isinstance(store, PoolStore) else None
 
     # ---- time -------------------------------------------------------------------------------
 
