@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NEVER: Final = 1 << 62
 #: With fewer steps that commit, it is faster to take them one by one.
 _LEAST_STEPS: Final = 4
+#: If so many tokens are not worth it that a sequence joins, few sequences have enough of them.
+_MOST_TOKENS: Final = 128
 #: So many steps are gone through one by one.
 _FEW_STEPS: Final = 2
 
@@ -50,9 +52,12 @@ class GrowingBytes:
     """
 
     def __init__(self, growth: Sequence[Repeated], step_ns: int) -> None:
-        self._patterns = [GrowthPattern(each, step_ns) for each in growth]
+        patterns = [GrowthPattern(each, step_ns) for each in growth]
+        if min([each.tokens_worth for each in patterns], default=NEVER) > _MOST_TOKENS:
+            patterns = []
+        self._patterns = patterns
         self._step_ns = step_ns
-        self.start = growth[0].first if growth else NEVER
+        self.start = patterns[0].first if patterns else NEVER
         self.tokens_a_step = max([each.tokens_a_step for each in self._patterns], default=0)
         self.least = _LEAST_STEPS * self.tokens_a_step
         self.most = max([pattern.most for pattern in self._patterns], default=0)

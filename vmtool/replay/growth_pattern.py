@@ -105,6 +105,12 @@ class GrowthPattern:
         """Tokens from one step that commits to the next, on average."""
         return self._period / self._sums[-1].steps
 
+    @property
+    def tokens_worth(self) -> float:
+        """For how many tokens it is worth it to look up all of its places, and not each step."""
+        places = sum(len(ring.places) for ring in self.rings)
+        return self.tokens_a_step * (3 + places / 4)
+
     def sums(self, tokens: int) -> Sums:
         """Return the sums of the steps up to *tokens*, as if the pattern began at none."""
         whole, rest = divmod(tokens, self._period)
