@@ -37,6 +37,8 @@ _HOW_TO_RAISE: Final = {
     "commit-limit": "raise the commit limit: sysctl -w vm.overcommit_ratio=95, or add swap",
     "unknown": "commit less",
 }
+#: What the next process may have mapped more than this one, so that advice can be followed.
+_NEXT_BYTES: Final = MIB
 # User addresses of x86-64 and arm64 have 47 or 48 bits; not all of them are free.
 _USABLE_SPACE: Final = 1 << 46
 
@@ -472,7 +474,7 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Shortage | None:
         _at_most(
             "reserve",
             demand.reserve_option,
-            safe,
+            max(safe - _NEXT_BYTES, 0),
             smaller + _how_to_raise("address-space-limit", facts),
             also=True,
         ),
@@ -527,7 +529,7 @@ def _data(demand: Demand, facts: MachineFacts) -> Shortage | None:
         _at_most(
             "use",
             demand.writable_option,
-            safe,
+            max(safe - _NEXT_BYTES, 0),
             smaller + _how_to_raise("data-limit", facts),
             also=True,
         ),
