@@ -77,13 +77,13 @@ def test_a_run_on_a_device_names_it_and_its_driver_and_can_be_compared(
     document = json.loads(path.read_text(encoding="utf-8"))
     described(document)
     assert document["machine"]["device"]["name"] == document["device"]
-    document["machine"]["device"] |= {"name": "another", "driver_version": 1}
+    document["machine"]["device"] |= {"name": "another", "driver_version": 12040}
     other = tmp_path / "other.json"
     other.write_text(json.dumps(document), encoding="utf-8")
     ran = vmtool("compare", str(path), str(other))
     assert ran.code == 0
     assert "GPU: " in ran.stderr
-    assert "CUDA version of the driver: 13000 and 1" in ran.stderr
+    assert "CUDA version of the driver: 13.0 and 12.4" in ran.stderr
 
 
 def test_metrics_are_openmetrics_text_with_phases_and_checks(vmtool, tmp_path):
