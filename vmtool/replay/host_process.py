@@ -108,6 +108,8 @@ def replay_in_child(
         lines.join()
         with suppress(OSError):
             child.stdin.close()
+    if lines.unheard:
+        raise MemoryError
     if lines.error is not None:
         raise _error(lines.error)
     if lines.result is not None:
@@ -152,8 +154,9 @@ class _Lines:
         self.error: dict[str, Any] | None = None
         self.requests = 0
         self.stderr = ""
+        self.unheard = False
         self._child = child
-        self._threads = [start_thread(self._read), start_thread(self._listen)]
+        self._threads = [start_thread(self._follow), start_thread(self._listen)]
 
     def join(self) -> None:
         """Wait for the end of both streams."""
@@ -162,6 +165,13 @@ class _Lines:
         for stream in (self._child.stdout, self._child.stderr):
             if stream is not None:
                 stream.close()
+
+    def _follow(self) -> None:
+        try:
+            self._read()
+        except MemoryError:
+            self.unheard = True
+            self._child.kill()  # it would wait for ever for a reader
 
     def _read(self) -> None:
         last = ""

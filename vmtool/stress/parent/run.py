@@ -166,6 +166,9 @@ class _Watch:
             late = self._interrupted_ns is not None and now - self._interrupted_ns > _GRACE_NS
             if late or stalled_ns[index] > self._patience_ns(worker):
                 worker.kill_hung()
+            if worker.unheard:
+                worker.kill_unheard()
+                self._inbox.put((worker, {"message": "end"}))
             if worker.abandon(self._kill_ns):
                 self._inbox.put((worker, {"message": "end"}))
 

@@ -21,6 +21,7 @@ from vmtool.machine.killed_children import (
 from vmtool.memory.children import start_child, wait_killed, why_not_killed
 from vmtool.memory.diagnosis import Diagnosis
 from vmtool.memory.threads import start_thread
+from vmtool.no_memory import why_no_memory
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
 from vmtool.stress.parent.journals_and_checkpoints import MOST_CHECKPOINTS, KeptCheckpoints
@@ -87,6 +88,7 @@ class RunningWorker:
         self.phases: dict[tuple[int, str], PhaseSoFar] = {}
         self.incoming: dict[tuple[int, str], PhaseSoFar] = {}
         self.hung: Diagnosis | None = None
+        self.unheard = False
         self._killed_ns: int | None = None
         self._abandoned = False
         self.stderr = ""
@@ -157,6 +159,14 @@ class RunningWorker:
             self.hung = diagnose_hang(self._before, read_facts(), state)
         self.kill()
 
+    def kill_unheard(self) -> None:
+        """Kill it because nobody reads its messages any more."""
+        limit, hint = why_no_memory()
+        why = f": {limit}" if limit else ""
+        cause = f"vmtool had no memory left to read what the worker sent{why}"
+        self.hung = self.hung or Diagnosis("no-memory", cause, hint)
+        self.kill()
+
     def end(self) -> Ending:
         """Wait for it and return how it ended."""
         others_s = ended_children_s()
@@ -213,16 +223,23 @@ class RunningWorker:
                 stream.close()
 
     def _read_errors(self, stream: IO[str]) -> None:
-        for line in stream:
-            self.stderr = (self.stderr + line)[-_STDERR_KEPT:]
+        with contextlib.suppress(MemoryError):  # the other channels tell how it ends
+            for line in stream:
+                self.stderr = (self.stderr + line)[-_STDERR_KEPT:]
 
 
 def read_messages(worker: RunningWorker, stream: IO[str], inbox: queue.Queue[Any]) -> None:
-    """Put each message of *stream* into *inbox* with its *worker*, and "end" after the last."""
-    for line in stream:
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue  # the half of one that was being written when it was killed
-        inbox.put((worker, message))
-    inbox.put((worker, {"message": "end"}))
+    """Put each message of *stream* into *inbox* with its *worker*, and "end" after the last.
+
+    If there is no memory for that, *worker* is noted as unheard: this needs none.
+    """
+    try:
+        for line in stream:
+            try:
+                message = json.loads(line)
+            except ValueError:
+                continue  # the half of one that was being written when it was killed
+            inbox.put((worker, message))
+        inbox.put((worker, {"message": "end"}))
+    except MemoryError:
+        worker.unheard = True

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +24,7 @@ from vmtool.memory.backing_names import host_methods
 from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
+from vmtool.stress.parent import worker_process
 from vmtool.stress.parent.run import CycleCount, WorkerRefusedError, run_stress, run_workers
 from vmtool.units import MIB
 
@@ -59,6 +62,23 @@ def test_a_signal_names_the_operation_in_flight(stress, name):
     assert (accident.operation, accident.granule, accident.cycle) == ("commit", 2, 2)
     assert accident.method == "fixed"
     assert "--inject" in accident.cause
+
+
+def test_a_run_ends_if_there_is_no_memory_to_read_what_a_worker_sends(stress, monkeypatch):
+    """The watch waited for ever for the end of the messages (seen with RLIMIT_AS of 117 MiB)."""
+    read = iter([json.loads] * 2)  # it is ready, and one message more
+
+    def run_out(line):
+        return next(read, refuse)(line)
+
+    def refuse(line):
+        raise MemoryError
+
+    monkeypatch.setattr(worker_process, "json", SimpleNamespace(loads=run_out))
+    result = stress(cycles=1000)
+    assert result.outcome is Outcome.HUNG
+    (accident,) = result.accidents
+    assert "no memory left to read what the worker sent" in accident.cause
 
 
 @posix
