@@ -81,8 +81,13 @@ class Shortcuts:
         # ends; where that is too often, none are for some time.
         regular = store.regular
         self._start, self._period = start, period = regular or (0, 1)
-        self._ring = None if regular is None else StepRing(period * simulation.plan.step_ns)
         self._growth = store.step(start, start + 1)
+        self._place = (
+            self._growth.lacks[0][0] if regular else 0
+        )  # of the class that turns take from
+        self._ring = None
+        if regular:
+            self._ring = StepRing(period * simulation.plan.step_ns, self._place)
         self._most = store.most(self._growth)
         self._ring_steps = self._rest = 0
         self._ring_patience = _LEAST_REST
@@ -161,7 +166,7 @@ class Shortcuts:
         due: int | None = None
         growth, most, start, period = self._growth, self._most, self._start, self._period
         ring_bytes, ring_steps = growth.nbytes, 0
-        place = growth.lacks[0][0] if growth.lacks else 0  # of the class that a turn takes from
+        place = self._place
         rest, turn_ns = _NEVER, _NEVER if ring is None else ring.next_ns
         if simulation.events < self._rest:
             start, rest = _NEVER, self._rest - simulation.events
@@ -213,8 +218,7 @@ class Shortcuts:
                 turn_ns = ring.next_ns
                 ring_steps += count
                 now = ring.last_ns
-                takers = [seq.blocks[place] for seq in ring.passed(count)]
-                for number, granules, calls in store.classes[place].take_each(takers):
+                for number, granules, calls in store.classes[place].take_each(ring.passed(count)):
                     when = ring.time(number)
                     commits += calls
                     nbytes = granules * store.granule
@@ -461,7 +465,7 @@ class Shortcuts:
         self._ring_patience = _LEAST_REST if worth else min(2 * self._ring_patience, _MOST_REST)
         self._rest = 0 if worth else simulation.events + self._ring_patience
         self._ring_steps = 0
-        self._ring = StepRing(period * step_ns)
+        self._ring = StepRing(period * step_ns, self._place)
 
     def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
         """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ class StepRing:
 
     Args:
         period_ns: The time from one step of a sequence to its next.
+        place: Of the class of which each step takes a block.
 
     Attributes:
         members: The sequences, in order; older ones first at one moment.
@@ -30,12 +31,14 @@ class StepRing:
         swept_ns: The time until which, exclusively, it went over steps.
     """
 
-    def __init__(self, period_ns: int) -> None:
+    def __init__(self, period_ns: int, place: int) -> None:
         self.members: list[RunningSequence] = []
         self.next_ns = _NEVER
         self.last_ns = self.swept_ns = 0
         self._period_ns = period_ns
+        self._class = place
         self._phases: list[int] = []
+        self._takers: list[Any] = []  # the blocks that each has
         self._turn = self._place = 0  # of the next step: its period, and who takes it
         self._before = (0, 0)  # the same before the last advance
 
@@ -45,6 +48,7 @@ class StepRing:
         placed = sorted([(at % period_ns, order, seq) for at, order, seq in steps])
         self._phases = [phase for phase, _, _ in placed]
         self.members = [seq for _, _, seq in placed]
+        self._takers = [seq.blocks[self._class] for seq in self.members]
         self.next_ns = self.swept_ns = min(steps)[0]
         self._turn, phase = divmod(self.next_ns, period_ns)
         self._place = bisect_left(self._phases, phase)
@@ -69,6 +73,7 @@ class StepRing:
             place += 1
         phases.insert(place, phase)
         members.insert(place, seq)
+        self._takers.insert(place, seq.blocks[self._class])
         self._place += turn > self._turn
         if first_ns < self.next_ns:  # noqa: PLR1730 - min() takes longer
             self.next_ns = first_ns
@@ -79,7 +84,7 @@ class StepRing:
         place = bisect_left(self._phases, first_ns % self._period_ns)
         while self.members[place] is not seq:
             place += 1
-        del self._phases[place], self.members[place]
+        del self._phases[place], self.members[place], self._takers[place]
         if place < self._place:
             self._place -= 1
         self.next_ns = self._next() if self.members else _NEVER
@@ -114,14 +119,14 @@ class StepRing:
         for at, seq in enumerate(self.members):
             yield seq, turn + (at < place)
 
-    def passed(self, count: int) -> list[RunningSequence]:
-        """Return the sequences whose *count* steps the last :meth:`advance` went over."""
-        members, (_, start) = self.members, self._before
+    def passed(self, count: int) -> list[Any]:
+        """Return the blocks of those whose *count* steps the last :meth:`advance` went over, in order."""
+        takers, (_, start) = self._takers, self._before
         end = start + count
-        found = members[start:end]
+        found = takers[start:end]
         while len(found) < count:
-            end -= len(members)
-            found += members[: max(end, 0)]
+            end -= len(takers)
+            found += takers[: max(end, 0)]
         return found
 
     def time(self, step: int) -> int:
