@@ -560,7 +560,8 @@ class RangeShortcuts:
     def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
         """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
         step = self._store.step(backed, tokens)
-        self._check(self._store.step(-1, step.backed).nbytes, step.covered)
+        nbytes = step.nbytes if backed < 0 else self._store.step(-1, step.backed).nbytes
+        self._check(nbytes, step.covered)
         if len(table) >= MOST_STEPS:
             table.clear()
         table[at] = step
@@ -569,7 +570,7 @@ class RangeShortcuts:
     def _calls(self, backed: int) -> int:
         if len(self._release_calls) >= MOST_STEPS:
             self._release_calls.clear()
-        calls = self._release_calls[backed] = self._store.step(-1, backed).calls
+        calls = self._release_calls[backed] = self._store.calls(backed)
         return calls
 
     def _check(self, nbytes: int, covered: int | None) -> None:

@@ -217,6 +217,10 @@ class RangeStore(PrefixStore):
         """Return what growing from *backed* to *tokens* takes."""
         return self._steps.get((backed, tokens)) or self._step(backed, tokens)
 
+    def calls(self, tokens: int) -> int:
+        """Return in how many spans a sequence of *tokens* has its memory."""
+        return sum([shape.count * len(shape.runs(tokens)) for shape in self._shapes])
+
     @property
     def growth(self) -> list[Repeated]:
         """How sequences grow, from the length on from which all of it repeats, until nothing does."""

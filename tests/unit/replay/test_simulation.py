@@ -132,7 +132,7 @@ def bursts(draw, named):
 
 
 @pytest.mark.parametrize("name", RANGES)
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_unequal_steps_in_closed_form_are_those_one_after_the_other(dense_cost, listed, name, data):
     plan = data.draw(unequal_plans(name, dense_cost))
