@@ -35,7 +35,7 @@ _FEW_STEPS: Final = 10
 #: Looking up so few is not worth avoiding.
 _FEW_PLACES: Final = 2
 #: Ends between two updates of all totals, at least where points of the timeline are closer.
-_FLUSH: Final = 64
+_FLUSH: Final = 256
 
 
 class RangeShortcuts:

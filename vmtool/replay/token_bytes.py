@@ -121,21 +121,25 @@ class _Excess:
         self._constant = 0
         self._steps = _Steps(step_ns)
 
-    def add(self, seq: RunningSequence) -> None:
-        """Add *seq*, which grows beyond the cap if it goes on."""
+    def add(self, seq: RunningSequence, beyond: bool) -> None:
+        """Add *seq*, which grows beyond the cap if it goes on; *beyond*: its steps count elsewhere."""
         over, start = seq.length - self.cap, seq.decode_ns
         if over > 0:
             self._constant += over
+            if beyond:
+                return
         else:
             start -= over * self._step_ns
         if not seq.stalled and seq.total > seq.length:
             heappush(self._steps.starts, start)
 
-    def remove(self, seq: RunningSequence) -> None:
+    def remove(self, seq: RunningSequence, beyond: bool) -> None:
         """Remove *seq*, which was added."""
         over, start = seq.length - self.cap, seq.decode_ns
         if over > 0:
             self._constant -= over
+            if beyond:
+                return
         else:
             start -= over * self._step_ns
         if not seq.stalled and seq.total > seq.length:
@@ -164,6 +168,9 @@ class LiveBytes:
         # What is kept up to a cap is what is kept without, less what is beyond. Where several tokens
         # have one entry, each sequence is visited.
         self._excess = [_Excess(cap, nbytes, step_ns) for cap, nbytes in used.capped]
+        # With one cap, each step of those who begin beyond it is counted once, here.
+        self._beyond = _Steps(step_ns)
+        self._one_cap = self._excess[0].cap if len(self._excess) == 1 else 1 << 62
         self._visited = used.others
         self._running: dict[RunningSequence, None] = {}  # if they are visited
         self._plain = not used.steps
@@ -177,8 +184,9 @@ class LiveBytes:
         self._count += 1
         self._tokens += length
         self._origins += start_ns - length * self._step_ns
+        beyond = length > self._one_cap
         if seq.total > length and not seq.stalled:
-            heappush(self._steps.starts, seq.decode_ns)
+            heappush((self._beyond if beyond else self._steps).starts, seq.decode_ns)
         if start_ns == seq.admitted_ns:
             if self._new_ns == start_ns:
                 self._new.append(seq)
@@ -187,7 +195,7 @@ class LiveBytes:
         if not self._plain:
             for excess in self._excess:
                 if seq.total > excess.cap:
-                    excess.add(seq)
+                    excess.add(seq, beyond)
             if self._visited:
                 self._running[seq] = None
 
@@ -197,17 +205,15 @@ class LiveBytes:
         self._count -= 1
         self._tokens -= length
         self._origins -= start_ns - length * self._step_ns
+        beyond = length > self._one_cap
         if seq.total > length and not seq.stalled:
-            if seq.decode_ns >= self._steps.now:
-                heappush(self._steps.ended, seq.decode_ns)
-            else:
-                self._steps.remove(seq.decode_ns)
+            (self._beyond if beyond else self._steps).remove(seq.decode_ns)
         if start_ns == self._new_ns == seq.admitted_ns:
             self._new.remove(seq)
         if not self._plain:
             for excess in self._excess:
                 if seq.total > excess.cap:
-                    excess.remove(seq)
+                    excess.remove(seq, beyond)
             if self._visited:
                 del self._running[seq]
 
@@ -224,6 +230,8 @@ class LiveBytes:
         found += self._slope * (self._tokens + self._steps.before(now))
         for excess in self._excess:
             found -= excess.nbytes * excess.before(now)
+        if self._one_cap != 1 << 62:
+            found += (self._slope - self._excess[0].nbytes) * self._beyond.before(now)
         for entries, nbytes in self._visited:
             for seq in self._running:
                 held = entries.at(seq.length + seq.steps_before(now, self._step_ns))
