@@ -2,7 +2,7 @@
 
 import io
 
-from vmtool.report.table import result_console
+from vmtool.report.console import result_console
 
 
 def printed(to_text, width=80):

@@ -340,8 +340,8 @@ def _page(result: InspectResult) -> str:
 
 
 def _print_on_stderr(result: InspectResult) -> None:
+    from vmtool.report.console import result_console
     from vmtool.report.inspect import to_text
-    from vmtool.report.table import result_console
 
     to_text(result, result_console(sys.stderr))
 

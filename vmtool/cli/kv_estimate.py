@@ -464,7 +464,7 @@ def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output)
 def _list(output: Output) -> None:
     from vmtool.kv.estimate_compare_result import ModelList
     from vmtool.kv.sources import builtin
-    from vmtool.report.table import show
+    from vmtool.report.console import show
 
     result = ModelList(builtin.names(), {name: builtin.on_hub(name) for name in builtin.names()})
     output.emit(result, lambda console: show(console, result.models))

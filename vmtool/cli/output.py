@@ -186,7 +186,7 @@ class Output:
             return
         if self.path.lower().endswith(".json"):
             self.notice(f"{self.path} will contain text; use --json for a JSON document")
-        from vmtool.report.table import result_console
+        from vmtool.report.console import result_console
 
         if click.get_current_context().meta.get(MARKDOWN):
             if to_markdown is not None:

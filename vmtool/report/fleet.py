@@ -7,10 +7,12 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from vmtool.report.console import show
 from vmtool.report.export_formats import csv_table
 from vmtool.report.page import facts as fact_table
 from vmtool.report.page import figure, grid, join, report, section, tag
-from vmtool.report.table import paragraph, show, table
+from vmtool.report.paragraphs import paragraph
+from vmtool.report.table import table
 from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from vmtool.json_documents import plain
 from vmtool.report.machine import conditions_line, device_words, machine_rows
-from vmtool.report.table import ReportTable, pairs, paragraph, plain_table
+from vmtool.report.paragraphs import paragraph
+from vmtool.report.table import ReportTable, pairs, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable
 from vmtool.report.inspect_findings import shown_count, shown_size
-from vmtool.report.table import paragraph, table
+from vmtool.report.paragraphs import paragraph
+from vmtool.report.table import table
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

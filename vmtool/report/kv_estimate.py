@@ -9,7 +9,9 @@ from vmtool.errors import printable
 from vmtool.kv.estimate_result import FormatOrigin
 from vmtool.kv.geometry import Source
 from vmtool.kv.packing.capacity import Limit
-from vmtool.report.table import pairs, paragraph, show, table
+from vmtool.report.console import show
+from vmtool.report.paragraphs import paragraph
+from vmtool.report.table import pairs, table
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:

@@ -8,10 +8,12 @@ from rich.text import Text
 
 from vmtool.report.advice_sentences import advice_text
 from vmtool.report.check_sentences import describe, hint, shown_word, summarize
+from vmtool.report.console import show
 from vmtool.report.machine import conditions_line, device_words
+from vmtool.report.paragraphs import paragraph
 from vmtool.report.recommendation import huge_text, recommendation_rows, recommendation_text
 from vmtool.report.stress_devices import device_sentences
-from vmtool.report.table import backing_label, duration_or_dash, paragraph, show, table
+from vmtool.report.table import backing_label, duration_or_dash, table
 from vmtool.report.text_chart import histogram_rows
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import COUNTERS, DEVICE_COUNTERS, Outcome
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
     from vmtool.results.stress import CallFailure, MethodResult, StressResult
 
 CALL_HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "per commit")
-
-
 DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "outcome")
 
 

@@ -1,89 +1,28 @@
-"""The text of reports: tables, names with values, paragraphs; rich does the layout.
+"""Tables in the text of a report, names beside their values, and the words of some cells.
 
-A report yields these one after the other and :func:`show` prints them. Nothing is ever cut: a table
-that is too wide for the terminal becomes lines of ``name: value``.
+Nothing is ever cut: a table that is too wide for the terminal becomes lines of ``name: value``.
 """
 
 from __future__ import annotations
 
-import re
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from rich.cells import cell_len
-from rich.console import Console
 from rich.measure import Measurement
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from vmtool.errors import printable, printable_lines
+from vmtool.errors import printable
+from vmtool.report.paragraphs import PROSE, UNLIMITED, Words, paragraph
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import ConsoleOptions, JustifyMethod, RenderableType, RenderResult
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType, RenderResult
 
-#: Where there is no terminal, nothing limits a line; rich would assume 80 columns.
-WIDE: Final = 240
-#: Longer lines are hard to read.
-_PROSE: Final = 100
 #: Blanks between columns, and where that is too wide.
 _GAPS: Final = (3, 2)
 _INDENT: Final = 2
-_UNLIMITED: Final = 1 << 16
-_WORD: Final = re.compile(r"\S+")
-
-
-class _Console(Console):
-    """A console that cuts no word and obeys no control character in what it prints."""
-
-    def print(self, *objects: Any, **options: Any) -> None:
-        whole = [
-            _Words(Text(item) if isinstance(item, str) else item)
-            if isinstance(item, (str, Text))
-            else item
-            for item in objects
-        ]
-        super().print(*whole, **{"crop": False, **options})
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            text, style, control = segment
-            if control or text.isprintable() or text == "\n":
-                yield segment
-            else:
-                yield Segment(printable_lines(text), style)
-
-
-def result_console(file: IO[str], *, width: int | None = None) -> Console:
-    """Return a console that prints to *file*.
-
-    Only a terminal gets colour and bold text, whatever FORCE_COLOR says: the rest is stored, pasted
-    or read by a program. With NO_COLOR a terminal gets bold text only (https://no-color.org).
-
-    Args:
-        file: A terminal, or any other file.
-        width: Columns; ``None``: as many as the terminal has, or :data:`WIDE` without one.
-    """
-    if width is None and not file.isatty():
-        width = WIDE
-    return _Console(
-        file=file,
-        width=width,
-        force_terminal=file.isatty(),
-        highlight=False,
-        emoji=False,
-        markup=False,
-    )
-
-
-def show(console: Console, parts: Iterable[RenderableType]) -> None:
-    """Print *parts* one below the other."""
-    for part in parts:
-        console.print(part)
 
 
 class ReportTable:
@@ -127,7 +66,7 @@ class ReportTable:
         self.rows.append((texts, style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unlimited = options.update(max_width=_UNLIMITED, width=_UNLIMITED)
+        unlimited = options.update(max_width=UNLIMITED, width=UNLIMITED)
         for headings in (self.headings, [_folded(text) for text in self.headings]):
             for gap in _GAPS:
                 table = self._table(headings, gap)
@@ -185,7 +124,12 @@ class ReportTable:
                     line = Text(f"{heading}: " if heading else "")
                     line.append_text(cell)
                     # A value that is too long continues indented further than its name.
-                    yield _Words(line, style, margin=_INDENT, indent=_INDENT)
+                    yield Words(line, style, margin=_INDENT, indent=_INDENT)
+
+
+def _folded(heading: str) -> str:
+    """Return *heading* with a word a line; one that begins with a number stays in one line."""
+    return heading if heading[:1].isdigit() else heading.replace(" ", "\n")
 
 
 def plain_table(*columns: str | tuple[str, JustifyMethod]) -> ReportTable:
@@ -237,72 +181,6 @@ def comparison(
     )
 
 
-class _Words:
-    """Text that is broken between words only, with *margin* before each line.
-
-    Lines after the first are indented by *indent* more.
-    """
-
-    def __init__(
-        self,
-        text: Text,
-        style: str = "",
-        *,
-        margin: int = 0,
-        indent: int = 0,
-        most: int | None = None,
-    ) -> None:
-        self._text = text
-        self._style = style
-        self._margin = " " * margin
-        self._indent = " " * indent
-        self._most = most
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        most = options.max_width if self._most is None else self._most
-        width = most if most == _UNLIMITED else min(options.max_width, most) - len(self._margin)
-        whole = self._text.copy()
-        whole.stylize_before(self._style)
-        for line in whole.split("\n", allow_blank=True):
-            for i, part in enumerate(line.divide(_breaks(line.plain, width, len(self._indent)))):
-                part.rstrip()
-                shown = Text(self._margin + (self._indent if i else ""))
-                shown.append_text(part)
-                shown.no_wrap = True
-                shown.overflow = "ignore"
-                yield shown
-
-
-def _breaks(text: str, width: int, indent: int) -> list[int]:
-    """Return where *text* continues on the next line: at words that do not fit any more."""
-    found: list[int] = []
-    start, room = 0, width
-    for match in _WORD.finditer(text):
-        if match.start() > start and cell_len(text[start : match.end()]) > room:
-            start, room = match.start(), width - indent
-            found.append(start)
-    return found
-
-
-def paragraph(text: str | Text, *, indent: str = "", style: str = "") -> RenderableType:
-    """Return *text* in lines of at most 100 columns, except for words that are longer.
-
-    A line break in a string, such as that of a file's name, is escaped.
-
-    Args:
-        text: Words.
-        indent: Before each line after the first.
-        style: Such as ``bold red``.
-    """
-    made = text if isinstance(text, Text) else Text(printable(text))
-    return _Words(made, style, indent=len(indent), most=_PROSE)
-
-
-def verbatim(text: str) -> RenderableType:
-    """Return *text* that is never broken, such as a line of a log."""
-    return _Words(Text(text), most=_UNLIMITED)
-
-
 def pairs(rows: Sequence[tuple[str, str]]) -> RenderableType:
     """Return names beside their values; long values continue on the next line."""
     return _Pairs(rows)
@@ -320,21 +198,14 @@ class _Pairs:
             if below:
                 if name:
                     yield paragraph(name)
-                yield _Words(Text(value), margin=_INDENT)
+                yield Words(Text(value), margin=_INDENT)
             else:
-                yield _Words(
-                    Text(name.ljust(size) + value), indent=size, most=max(_PROSE, size + 20)
-                )
+                yield Words(Text(name.ljust(size) + value), indent=size, most=max(PROSE, size + 20))
 
 
 def backing_label(backing: str, device: str | None) -> str:
     """Return what a backing is called, with the driver's own name of its device."""
     return backing if device is None else f"{backing}, {device}"
-
-
-def _folded(heading: str) -> str:
-    """Return *heading* with a word a line; one that begins with a number stays in one line."""
-    return heading if heading[:1].isdigit() else heading.replace(" ", "\n")
 
 
 def duration_or_dash(ns: int | None) -> str:

@@ -1,23 +1,14 @@
-"""The text of reports: aligned where it fits, row by row where it does not, never cut."""
+"""Tables in reports: aligned where it fits, row by row where it does not, never cut."""
 
 import io
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from vmtool.report.table import (
-    WIDE,
-    ReportTable,
-    comparison,
-    pairs,
-    paragraph,
-    result_console,
-    show,
-    table,
-    verbatim,
-)
+from vmtool.report.console import result_console, show
+from vmtool.report.paragraphs import paragraph
+from vmtool.report.table import ReportTable, comparison, pairs, table
 
 HEADINGS = ("name", "bytes", "share")
 ROWS = (("k", "2,048", "50%"), ("latent", "1,152", "6.25%"))
@@ -111,44 +102,12 @@ def test_pairs_continue_under_their_value():
     assert lines(20, pairs(rows)) == ["a", "  one two three", "long name", "  x"]
 
 
-@pytest.mark.parametrize("text", ["17,179,869,184 B of memory", Text("17,179,869,184 B of memory")])
-def test_words_are_broken_between_them_only(text):
-    assert lines(10, text) == lines(10, paragraph(text)) == ["17,179,869,184", "B of", "memory"]
-
-
-def test_a_log_line_is_never_broken():
-    assert lines(10, verbatim("GPU KV cache size: 1 token")) == ["GPU KV cache size: 1 token"]
-
-
 def test_nothing_steers_the_terminal():
     assert lines(80, "a\x1b[2J\u202eb", table(("x",), [("\x1b[0m",)])) == [
         "a\\x1b[2J\\u202eb",
         "x",
         "\\x1b[0m",
     ]
-
-
-class _Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize("variable", ["FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"])
-@pytest.mark.parametrize("stream", [_Terminal, io.StringIO])
-def test_only_a_terminal_gets_colour_and_none_with_no_color(stream, variable, monkeypatch):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv(variable, "1")
-    file = stream()
-
-    show(result_console(file, width=80), [paragraph("problem", style="bold red")])
-
-    escapes = {"NO_COLOR": "\x1b[1m"}.get(variable, "\x1b[1;31m")
-    assert file.getvalue() == (f"{escapes}problem\x1b[0m\n" if stream is _Terminal else "problem\n")
-
-
-def test_nothing_limits_a_line_without_a_terminal():
-    console = result_console(io.StringIO())
-    assert console.width == WIDE
 
 
 @given(
