@@ -6,8 +6,8 @@ from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import (
     attention,
     cross_attention,
-    layer_by_layer,
     layer_kinds,
+    listed_per_layer,
     repeated_layers,
     shared_layers,
 )
@@ -81,7 +81,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
             plan=layer_kinds.no_window,
             meaning=layer_kinds.WINDOW_NAMES,
             names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
-            finish=layer_by_layer.step3p5,
+            finish=listed_per_layer.step3p5,
             mha_by_default=True,
             harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
         ),
@@ -199,7 +199,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
         Family(
-            build=layer_by_layer.minimax_m3,
+            build=listed_per_layer.minimax_m3,
             names={"index_dim": ("index_head_dim",)},
             harmless=frozenset(
                 {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
@@ -324,7 +324,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         },
     ),
     "openelm": Family(
-        build=layer_by_layer.heads_per_layer,
+        build=listed_per_layer.heads_per_layer,
         names={
             "layers": ("num_transformer_layers",),
             "kv_heads": ("num_kv_heads",),
@@ -334,9 +334,10 @@ KEYS_AND_VALUES: dict[str, Family] = {
         harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
     ),
     "deci": Family(
-        build=layer_by_layer.heads_per_layer, names={"kv_heads": ("num_key_value_heads_per_layer",)}
+        build=listed_per_layer.heads_per_layer,
+        names={"kv_heads": ("num_key_value_heads_per_layer",)},
     ),
-    "nemotron-nas": Family(build=layer_by_layer.block_configs),
+    "nemotron-nas": Family(build=listed_per_layer.block_configs),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={
