@@ -8,14 +8,14 @@ import threading
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory.governor import Tier
-from vmtool.memory.reservation import (
+from vmtool.memory.errors import (
     ClosedError,
     MisalignedError,
     NotCommittedError,
     OutOfRangeError,
     OverlapError,
 )
+from vmtool.memory.governor import Tier
 from vmtool.units import MIB
 
 

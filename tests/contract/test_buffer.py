@@ -11,8 +11,8 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.memory.buffer import CapacityError, VirtualBuffer
 from vmtool.memory.buffer_views import LiveViewError
+from vmtool.memory.errors import ClosedError, NotCommittedError, OverlapError
 from vmtool.memory.governor import BudgetError, Governor, Tier
-from vmtool.memory.reservation import ClosedError, NotCommittedError, OverlapError
 from vmtool.units import two_sizes
 
 

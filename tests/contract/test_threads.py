@@ -10,8 +10,8 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.errors import BusyError
 from vmtool.memory.governor import Tier
-from vmtool.memory.reservation import BusyError
 from vmtool.units import MIB
 
 THREADS = 4

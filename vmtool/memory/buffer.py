@@ -17,8 +17,8 @@ from vmtool.memory.buffer_views import (
     cuda_array_interface,
     host_view,
 )
+from vmtool.memory.errors import ClosedError
 from vmtool.memory.governor import BudgetError, Owner, Role, Tier
-from vmtool.memory.reservation import ClosedError
 from vmtool.memory.span_map import SpanMap
 from vmtool.units import align_up, format_size, two_sizes
 

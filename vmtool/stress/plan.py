@@ -11,10 +11,10 @@ from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, fewer_of
 from vmtool.memory.backing_names import ALL_DEVICES, device_ordinal, is_device, methods_of
 from vmtool.memory.cuda.devices import devices, peers_of
+from vmtool.memory.errors import MisalignedError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.open_backing import open_backing, open_device
-from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import HUGE, StressSettings, base_method
 from vmtool.stress.workloads import PATTERNS, largest_commit, live_granules, worst_mappings

@@ -10,7 +10,7 @@ from stored_runs import method, run
 
 from vmtool.compare.intervals import median_interval
 from vmtool.machine import read_facts
-from vmtool.memory.reservation import MisalignedError
+from vmtool.memory.errors import MisalignedError
 from vmtool.report.matrix import to_text
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import MethodReason, StressSettings

@@ -12,8 +12,8 @@ from vmtool.machine.facts import CommitFacts, MachineFacts, MemoryFacts, SystemF
 from vmtool.machine.preflight import check
 from vmtool.memory.backing_names import host_methods
 from vmtool.memory.counters import ProcessLimits
+from vmtool.memory.errors import MisalignedError
 from vmtool.memory.open_backing import open_backing
-from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import (

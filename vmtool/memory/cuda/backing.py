@@ -15,8 +15,9 @@ from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.handles import ColdHandles, HandlePool, HandleSource
 from vmtool.memory.cuda.mapped_range import MappedRange
+from vmtool.memory.errors import MisalignedError
 from vmtool.memory.governor import Tier
-from vmtool.memory.reservation import MisalignedError, Reservation
+from vmtool.memory.reservation import Reservation
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
-from vmtool.memory.reservation import ClosedError, NotCommittedError, OutOfRangeError
+from vmtool.memory.errors import ClosedError, NotCommittedError, OutOfRangeError
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.context import DeviceContext

@@ -27,6 +27,7 @@ from typing import Final
 
 from vmtool.errors import CallError, UnavailableError, UsageError
 from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting, QuarantineError
+from vmtool.memory.errors import BusyError, MisalignedError
 from vmtool.memory.governor import Tier
 from vmtool.memory.posix.calls import (
     CALLS,
@@ -52,7 +53,7 @@ from vmtool.memory.posix.calls import (
 )
 from vmtool.memory.posix.huge_pages import mmap_flags
 from vmtool.memory.posix.numa import read_nodes
-from vmtool.memory.reservation import BusyError, MisalignedError, Reservation
+from vmtool.memory.reservation import Reservation
 from vmtool.units import MIB, align_up, format_size
 
 METHODS: Final = ("fixed", "protect", "advise")

@@ -29,8 +29,9 @@ from typing import Final, Protocol
 
 from vmtool.errors import UnavailableError, UsageError
 from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting
+from vmtool.memory.errors import MisalignedError
 from vmtool.memory.governor import Tier
-from vmtool.memory.reservation import MisalignedError, Reservation
+from vmtool.memory.reservation import Reservation
 from vmtool.memory.windows.calls import (
     ALLOCATION_BYTES,
     CALLS,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
+from vmtool.memory.errors import MisalignedError
 from vmtool.memory.governor import Tier
-from vmtool.memory.reservation import MisalignedError
 from vmtool.memory.unwinding import Unwinding
 from vmtool.probes.granule_checks.attempts import attempt_check
 

@@ -6,8 +6,8 @@ import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.cuda.copies import DeviceCopies
+from vmtool.memory.errors import ClosedError, NotCommittedError, OutOfRangeError
 from vmtool.memory.open_backing import open_device
-from vmtool.memory.reservation import ClosedError, NotCommittedError, OutOfRangeError
 
 CHUNK = 64 << 10
 
