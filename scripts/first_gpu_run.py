@@ -319,7 +319,7 @@ def allocators(rig: Rig) -> str:
 
 @question
 def beside_work(rig: Rig) -> str:
-    from vmtool.probes.mapping_beside_work import run_beside_work
+    from vmtool.probes.allocators_beside_work import run_beside_work
 
     work, steps = (2, 20) if rig.quick else (64, 2000)
     return str(run_beside_work(rig.device, work * MIB, steps=steps))

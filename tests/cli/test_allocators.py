@@ -72,7 +72,7 @@ def test_what_was_measured_before_the_device_was_lost_is_reported(run_on_standin
 def test_wrong_contents_beside_work_are_exit_3(vmtool, fakecuda, monkeypatch, intact):
     work, beside = intact
     found = BesideWork(cycles=1, work_intact=work, range_intact=beside)
-    monkeypatch.setattr("vmtool.probes.mapping_beside_work.run_beside_work", lambda *_: found)
+    monkeypatch.setattr("vmtool.probes.allocators_beside_work.run_beside_work", lambda *_: found)
     ran = vmtool(
         "allocators", "--most", "2MiB", "--budget", "4MiB", "--rounds", "1", "--beside-work"
     )

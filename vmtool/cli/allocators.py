@@ -150,7 +150,7 @@ def _measure(
     from dataclasses import replace
 
     from vmtool.probes.allocators import measure_allocators
-    from vmtool.probes.mapping_beside_work import run_beside_work
+    from vmtool.probes.allocators_beside_work import run_beside_work
 
     result, failed = measure_allocators(ordinal, options, progress=show, stopping=stopping)
     if not beside_work or failed is not None or stopping():

@@ -6,7 +6,7 @@ import pytest
 
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.driver import Driver
-from vmtool.probes.mapping_beside_work import measure
+from vmtool.probes.allocators_beside_work import measure
 
 MIB = 1 << 20
 
@@ -58,7 +58,7 @@ def test_a_range_is_mapped_and_unmapped_beside_running_work(fakecuda):
 
 def test_a_device_lost_beside_work_is_reported(fakecuda, python_with_fakecuda):
     code = (
-        "import dataclasses; from vmtool.probes.mapping_beside_work import run_beside_work\n"
+        "import dataclasses; from vmtool.probes.allocators_beside_work import run_beside_work\n"
         "print(dataclasses.asdict(run_beside_work(0, 2 << 20, steps=20)))"
     )
     done = python_with_fakecuda(code)

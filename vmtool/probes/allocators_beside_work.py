@@ -1,10 +1,11 @@
-"""Mapping and unmapping while work runs, in a process of its own, because it may end the context.
+"""The part of ``vmtool allocators`` that maps and unmaps while work runs, in a process of its own.
 
-``python -m vmtool.probes.mapping_beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
+``python -m vmtool.probes.allocators_beside_work ORDINAL WORK_BYTES STEPS`` prints a result as JSON.
 
-Fills run over and over on one range, each with a word of its own, and are read back now and then; another
-range is mapped, filled, checked and unmapped meanwhile by a second thread. That is what an engine does that grows its cache while it decodes; on some devices
-it ended the context (https://github.com/ovg-project/kvcached/issues/465).
+Fills run over and over on one range, each with a word of its own, and are read back now and then;
+another range is mapped, filled, checked and unmapped meanwhile by a second thread. That is what an
+engine does that grows its cache while it decodes; on some devices it ended the context, and what its
+process could do (https://github.com/ovg-project/kvcached/issues/465).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def run_beside_work(ordinal: int, work_bytes: int, *, steps: int = STEPS) -> Bes
         VmtoolError: If the process cannot be started or, stuck in the driver, not be ended.
     """
     child = start_child(
-        "vmtool.probes.mapping_beside_work", str(ordinal), str(work_bytes), str(steps)
+        "vmtool.probes.allocators_beside_work", str(ordinal), str(work_bytes), str(steps)
     )
     try:
         out, _ = child.communicate(timeout=_TIMEOUT_S)
