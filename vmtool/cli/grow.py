@@ -120,8 +120,9 @@ def _run(options: GrowOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
+    from vmtool.machine.device_measurements import is_fresh_zero
     from vmtool.machine.device_memory import device_free
-    from vmtool.machine.device_reader import is_fresh_zero, with_device
+    from vmtool.machine.device_reader import with_device
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory.governor import Governor
     from vmtool.memory.open_backing import open_backing

@@ -13,7 +13,8 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import RefusedError, VmtoolError
-from vmtool.machine.device_reader import is_fresh_zero, read_device_facts
+from vmtool.machine.device_measurements import is_fresh_zero
+from vmtool.machine.device_reader import read_device_facts
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.memory.open_backing import open_device

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import CallError, UnavailableError, VmtoolError
-from vmtool.machine.device_reader import is_fresh_zero, read_device_facts
+from vmtool.machine.device_measurements import is_fresh_zero
+from vmtool.machine.device_reader import read_device_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory.backing import Granularity
 from vmtool.memory.backing_names import describe_device

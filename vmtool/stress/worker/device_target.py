@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.histograms import Histogram, summarize
+from vmtool.machine.device_measurements import access_costs, is_fresh_zero
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
-from vmtool.machine.device_reader import access_costs, is_fresh_zero
 from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.backing_names import device_ordinal
 from vmtool.memory.counters import read_process
