@@ -84,7 +84,7 @@ def open_process(pid: int) -> ProcessView:
     """
     try:
         if sys.platform == "linux":
-            from vmtool.inspect.linux import LinuxProcess
+            from vmtool.inspect.linux_process import LinuxProcess
 
             target = LinuxProcess(pid)
             unusable = True
@@ -152,7 +152,7 @@ def _hint_hidden() -> str | None:
     if sys.platform != "linux":
         return None
     else:
-        from vmtool.inspect.linux import hidepid
+        from vmtool.inspect.linux_process import hidepid
 
         value = hidepid()
         # The group does not help where only what may be traced is shown (4).

@@ -190,7 +190,7 @@ class Watch:
         return _Program(mark, target.identity(), target.stack_bytes(), now)
 
     def _with_rest(self, counters: Sample, program: _Program, now: int) -> Sample:
-        """Return *counters* with what other files hold."""
+        """Return *counters* with what is read more seldom: areas, huge pages, group and limits."""
         self._read_seldom(program, now)
         counters = replace(counters, areas=program.count, huge_bytes=program.huge)
         if self._group is not None:

@@ -10,8 +10,8 @@ if sys.platform != "linux":
 
 from vmtool.inspect.areas import MemoryArea
 from vmtool.inspect.findings import find
-from vmtool.inspect.linux import describe_group
 from vmtool.inspect.linux_maps import parse_smaps
+from vmtool.inspect.linux_process import describe_group
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup_reader import read_cgroups
 from vmtool.results.inspect import (
