@@ -190,7 +190,10 @@ class RangeShortcuts:
                         if refused_ns is not None:
                             until, refused = refused_ns, True
                             break
-                        level = fixed + growing.before(until)
+                        grown_bytes, grown_ns = growing.before(until), until
+                        if not few_places:
+                            pace = growing.pace + len(waiters) * most_step
+                        level = fixed + grown_bytes
                         committed_low = min(committed_low, level)
                         if level > committed_high:
                             committed_high = level
@@ -210,7 +213,10 @@ class RangeShortcuts:
                         due = until = self._next_event(min(next_ns, at), at)
                     if due is None or len(ends) >= _FLUSH:
                         break
-                    level = fixed + growing.before(until)
+                    grown_bytes, grown_ns = growing.before(until), until
+                    if not few_places:
+                        pace = growing.pace + len(waiters) * most_step
+                    level = fixed + grown_bytes
                     if level > committed_high and (now != fresh or level > entered):
                         committed_high = level
                         if level > peak:
