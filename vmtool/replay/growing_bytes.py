@@ -7,7 +7,7 @@ for each, and one more for those whose remainder is below that of the time, whic
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +56,7 @@ class GrowingBytes:
         if min([each.tokens_worth for each in patterns], default=NEVER) > _MOST_TOKENS:
             patterns = []
         self._patterns = patterns
+        self._firsts = [pattern.first for pattern in patterns]
         self._step_ns = step_ns
         self.start = patterns[0].first if patterns else NEVER
         self.tokens_a_step = max([each.tokens_a_step for each in self._patterns], default=0)
@@ -101,9 +102,7 @@ class GrowingBytes:
                         self.wait(seq, seq.origin_ns + covered * self._step_ns)
                     continue
             else:
-                pattern = patterns[-1]
-                if covered < pattern.first:
-                    pattern = next(x for x in patterns if x.end is None or covered < x.end)
+                pattern = patterns[bisect_right(self._firsts, covered) - 1]
             seq.pattern = pattern
             self.count += 1
             self.pace += pattern.most
