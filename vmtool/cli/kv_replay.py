@@ -356,7 +356,7 @@ class _Run:
         return self._answer(result, backing)
 
     def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
-        from vmtool.cli.kv_replay_request import refuse_if_none_fits
+        from vmtool.replay.safe_memory import refuse_if_none_fits
         from vmtool.report.kv_replay import how_it_ended, to_csv, to_text
         from vmtool.report.kv_replay_page import to_html
 
@@ -397,9 +397,9 @@ def _replay(
     backing: VirtualBacking | None,
     stop: Callable[[], bool],
 ) -> ReplayResult:
-    from vmtool.cli.kv_replay_request import open_safely
     from vmtool.input_files import is_stream
     from vmtool.replay.run import run_replay
+    from vmtool.replay.safe_memory import open_safely
 
     plan, settings = rules.plan, rules.settings
     if backing is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.errors import RefusedError, UsageError
+from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
     from vmtool.cli.kv_budget_and_weights import ChosenMemory
@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.traces.trace import Trace
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.replay.real_memory import RealMemory
-    from vmtool.replay.rules import Plan, Rules
-    from vmtool.results.kv_replay import ReplayResult
+    from vmtool.replay.rules import Rules
 
 #: The granule of a simulation: that of CUDA.
 _SIMULATED_GRANULE: Final = 2 << 20
@@ -282,7 +280,9 @@ def choose_budget(
     from vmtool.kv.estimate_result import Budget
 
     if memory is None and backing is not None:
-        return Budget(_safe(backing), f"what is safe on {backing.name}")
+        from vmtool.replay.safe_memory import safe_bytes
+
+        return Budget(safe_bytes(backing), f"what is safe on {backing.name}")
     budget = read_budget(
         memory or read_memory("auto"),
         weights=options.weights,
@@ -291,109 +291,3 @@ def choose_budget(
     )
     refuse_weights(budget, options.ranks)
     return budget
-
-
-#: Of a replay in another process: that, what listens to it, and what it waits for its parent with.
-_TASKS: Final = 4
-_PIPES: Final = 3
-
-
-def open_safely(backing: VirtualBacking, plan: Plan, *, touch: bool, in_child: bool) -> RealMemory:
-    """Return real memory for *plan*, if that is safe on this machine.
-
-    Args:
-        backing: Where from.
-        plan: The rules.
-        touch: Whether each page is written to after its commit.
-        in_child: Whether another process replays.
-
-    Raises:
-        RefusedError: If the plan is not safe here.
-        UsageError: If the granule is not legal there.
-        UnavailableError: If released memory cannot be kept there.
-    """
-    from vmtool.machine import read_facts
-    from vmtool.machine.device_memory import device_free
-    from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, check, refuse_unsafe
-    from vmtool.memory.threads import stack_bytes
-    from vmtool.replay.real_memory import open_memory
-    from vmtool.replay.run import host_demand
-
-    free = device_free(backing)
-    if free is None:
-        demand = host_demand(plan)
-        if not backing.guards:  # its reservations are writable
-            demand = replace(
-                demand, writable_bytes=demand.reserve_bytes, writable_option=demand.reserve_option
-            )
-    else:
-        demand = Demand(
-            device_bytes=plan.budget_bytes,
-            device_free_bytes=free,
-            commit_option=SizeOption("--budget"),
-        )
-    if in_child:
-        demand = replace(
-            demand,
-            worker_bytes=WORKER_BYTES,
-            stack_bytes=stack_bytes(),
-            own_stack_bytes=2 * stack_bytes(),
-            tasks=_TASKS,
-            descriptors=_PIPES,
-        )
-    refuse_unsafe(check(demand, read_facts()))
-    return open_memory(
-        backing, plan.policy.granule, plan.budget_bytes, plan.retain_bytes, touch=touch
-    )
-
-
-def refuse_if_none_fits(result: ReplayResult, backing: VirtualBacking) -> None:
-    """Raise if none of the requests fits into what is safe here, so nothing was replayed.
-
-    Raises:
-        RefusedError: If so; the error names the limit.
-    """
-    if result.requests.finished or not result.requests.too_large:
-        return
-    from vmtool.machine import read_facts
-    from vmtool.machine.device_memory import device_free
-    from vmtool.machine.preflight import describe_safe
-    from vmtool.units import format_size
-
-    words, remedy = describe_safe(read_facts(), device_free(backing))
-    budget = format_size(result.settings.budget_bytes)
-    raise RefusedError(
-        f"no request fits into the {budget} that is safe to commit", cause=words, hint=remedy
-    )
-
-
-def _safe(backing: VirtualBacking) -> int:
-    from vmtool.machine import read_facts
-    from vmtool.machine.device_memory import device_free
-    from vmtool.machine.preflight import (
-        describe_safe,
-        page_table_bytes,
-        refuse_without_memory,
-        safe_device_part,
-        safe_for_workers,
-    )
-    from vmtool.units import MIB
-
-    free = device_free(backing)
-    if free is not None:
-        return safe_device_part(free)
-    facts = read_facts()
-    refuse_without_memory(facts)
-    # The preflight counts the page tables too, and memory may become less until it looks, at least
-    # by what the replay itself loads (1 to 3 MiB).
-    safe = safe_for_workers(facts, 1)
-    safe -= page_table_bytes(safe, facts.page_bytes)
-    safe = min(safe * 9 // 10, safe - 4 * MIB) // MIB * MIB
-    if safe <= 0:
-        words, remedy = describe_safe(facts)
-        raise RefusedError(
-            "no memory is safe to commit beside the process that replays the trace",
-            cause=words,
-            hint=remedy,
-        )
-    return safe

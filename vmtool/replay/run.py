@@ -9,7 +9,6 @@ from vmtool.errors import CallError
 from vmtool.histograms import summarize
 from vmtool.kv.packing.block_pools import block_classes
 from vmtool.kv.packing.range_shapes import shapes_of
-from vmtool.machine.preflight import Demand, SizeOption
 from vmtool.replay.account import Account
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_store import RangeStore
@@ -235,10 +234,6 @@ def _operations(account: Account) -> Operations:
     )
 
 
-#: The options name it before weights are taken off and ranks share it, so that it has no number.
-_BUDGET: Final = SizeOption("--budget")
-
-
 def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
     """Return the store for the policy of *plan*, which changes *account*."""
     policy = plan.policy
@@ -263,36 +258,4 @@ def make_store(plan: Plan, account: Account) -> RangeStore | PoolStore:
         prefix_tokens=plan.prefix_tokens,
         share=plan.share,
         keep=plan.prefix_cache,
-    )
-
-
-def host_demand(plan: Plan) -> Demand:
-    """Return what *plan* needs of a host at its peak.
-
-    A range has a committed and a reserved part, which are two memory areas; a block pool may in the
-    worst case alternate between them from granule to granule.
-    """
-    store = make_store(plan, Account(plan.budget_bytes, 0, None))
-    shapes = shapes_of(plan.policy)
-    if shapes is None:
-        return Demand(
-            reserve_bytes=store.reserve_bytes,
-            commit_bytes=plan.budget_bytes,
-            mappings=2 * (plan.budget_bytes // plan.policy.granule),
-            reserve_option=_BUDGET,
-            commit_option=_BUDGET,
-            writable_option=_BUDGET,
-        )
-    least = max(plan.policy.committed_bytes(1), 1)
-    sequences = min(plan.max_sequences, plan.budget_bytes // least)
-    parts = sum(shape.count * len(shape.runs(1)) for shape in shapes)
-    # Prefixes that are kept have ranges of a granule or more each.
-    kept = plan.budget_bytes if plan.prefix_cache else 0
-    return Demand(
-        reserve_bytes=sequences * store.reserve_bytes + kept,
-        commit_bytes=plan.budget_bytes,
-        mappings=2 * (parts * sequences + kept // plan.policy.granule),
-        reserve_option=SizeOption("--max-sequences or --context"),
-        commit_option=_BUDGET,
-        writable_option=_BUDGET,
     )

@@ -2,7 +2,7 @@
 
 from vmtool.kv.packing.policies import make_policy
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import host_demand
+from vmtool.replay.safe_memory import host_demand
 
 
 def plan_of(cost, policy="token-major", budget=1 << 20, **changes):
