@@ -178,8 +178,6 @@ _BAD_MEMORY: Final = Diagnosis(
     "the kernel found an uncorrectable error in that memory (hardware poison)",
     "look at `dmesg | grep -i 'hardware error'`; the RAM needs replacing",
 )
-
-
 _NODE_REFUSALS: Final = {
     errno.EINVAL: Diagnosis(
         "no-such-node",

@@ -10,7 +10,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits
+from vmtool.memory.counter_types import Counters
 from vmtool.memory.windows.regions import count_resident, read_regions
 
 if TYPE_CHECKING:
@@ -147,28 +147,6 @@ def read_range(start: int, end: int) -> Counters:
 def read_split(ranges: Sequence[Span]) -> tuple[Counters, tuple[Counters, ...]]:
     """Return the counters of this process, and of each of *ranges*, pairs of addresses."""
     return read_process(), tuple(read_range(*span) for span in ranges)
-
-
-def count_mappings() -> int | None:
-    """Return how many allocations, views and placeholders this process has."""
-    return read_process().mappings
-
-
-def read_limits() -> MemoryLimits:
-    """Return the machine's commit limit and its use; Windows limits no process by itself."""
-    memory = read_system_memory()
-    if memory is None:
-        return MemoryLimits()
-    return MemoryLimits(
-        charge_bytes=memory.charge_bytes,
-        charge_limit_bytes=memory.charge_limit_bytes,
-        available_bytes=memory.available_bytes,
-    )
-
-
-def read_process_limits() -> ProcessLimits:
-    """Return no limits: Windows limits no process but through job objects."""
-    return ProcessLimits()
 
 
 def _read_counters() -> tuple[int | None, int | None]:
