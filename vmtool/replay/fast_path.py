@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
     from vmtool.replay.pool_store import PoolStore
-    from vmtool.replay.replay_recorder import Recorder, Sampler
+    from vmtool.replay.replay_recorder import Recorder
     from vmtool.replay.rules import Plan
+    from vmtool.replay.sampler import Sampler
     from vmtool.replay.stores import Growth, Store
     from vmtool.replay.token_bytes import UsedBytes
 

@@ -17,7 +17,8 @@ from vmtool.replay.fast_path import END, STEP, Shortcuts
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_path import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
-from vmtool.replay.replay_recorder import Recorder, Sampler
+from vmtool.replay.replay_recorder import Recorder
+from vmtool.replay.sampler import Sampler
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.token_bytes import UsedBytes
 from vmtool.results.kv_replay import OnRefusal
