@@ -1,15 +1,19 @@
-"""The axes of ``--compare`` of kv-estimate and kv-replay, and the combinations of their values."""
+"""The axes of ``--compare`` of kv-estimate and kv-replay: how values are read, and combined."""
 
 from __future__ import annotations
 
 import itertools
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.units import format_size, parse_count, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+LARGEST_COUNT: Final = 1 << 48
+_LARGEST_GRANULE: Final = 1 << 40
 
 
 def read_axes(
@@ -64,3 +68,42 @@ def split_axes(
     """Return the arguments that are no axes, and all axes: once one is given, more may follow."""
     more = [text for text in arguments if axes and "=" in text and text.partition("=")[0] in known]
     return [text for text in arguments if text not in more], [*axes, *more]
+
+
+def read_count(name: str, text: str) -> int:
+    """Return the count *text*, such as ``32k``.
+
+    Raises:
+        UsageError: If it is none, or 0, or too large.
+    """
+    try:
+        count = parse_count(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if not 0 < count <= LARGEST_COUNT:
+        raise UsageError(f"{name} {text}: it must be from 1 to 2^48")
+    return count
+
+
+def read_granule(text: str) -> int:
+    """Return the granule that *text* means.
+
+    Raises:
+        UsageError: If it is not a size, or not one of a granule.
+    """
+    try:
+        granule = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"granule: {error}") from None
+    check_granule(granule)
+    return granule
+
+
+def check_granule(granule: int) -> None:
+    """Fail if *granule* is out of range.
+
+    Raises:
+        UsageError: If so.
+    """
+    if not 0 < granule <= _LARGEST_GRANULE:
+        raise UsageError(f"a granule of {format_size(granule)}: it must be from 1 B to 1 TiB")

@@ -15,9 +15,10 @@ from vmtool.cli.kv_budget_and_weights import (
     read_memory,
     read_weights,
 )
+from vmtool.cli.kv_compare_axes import LARGEST_COUNT, check_granule, read_count, read_granule
 from vmtool.cli.kv_model import ModelOptions, load_model
 from vmtool.errors import UsageError
-from vmtool.units import format_size, parse_count, parse_percent, parse_size
+from vmtool.units import parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +34,6 @@ KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
 _VLLM_OVERHEAD: Final = Fraction(8, 100)
 #: What TensorRT-LLM leaves of what is free: 1 - ``free_gpu_memory_fraction``.
 _TRTLLM_OVERHEAD: Final = Fraction(1, 10)
-_LARGEST_GRANULE: Final = 1 << 40
-_LARGEST_COUNT: Final = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,35 +349,6 @@ def _with_draft(
     return model.with_draft()
 
 
-def read_count(name: str, text: str) -> int:
-    """Return the count *text*, such as ``32k``.
-
-    Raises:
-        UsageError: If it is none, or 0, or too large.
-    """
-    try:
-        count = parse_count(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if not 0 < count <= _LARGEST_COUNT:
-        raise UsageError(f"{name} {text}: it must be from 1 to 2^48")
-    return count
-
-
-def read_granule(text: str) -> int:
-    """Return the granule that *text* means.
-
-    Raises:
-        UsageError: If it is not a size, or not one of a granule.
-    """
-    try:
-        granule = parse_size(text)
-    except ValueError as error:
-        raise UsageError(f"granule: {error}") from None
-    _check_granule(granule)
-    return granule
-
-
 def _first_compared(axes: tuple[str, ...]) -> str | None:
     """Return the first model that ``--compare model=A,B`` names."""
     for text in axes:
@@ -392,11 +362,6 @@ def _stages(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     return tuple(read_count("--pp-layers", part.strip()) for part in text.split(","))
-
-
-def _check_granule(granule: int) -> None:
-    if not 0 < granule <= _LARGEST_GRANULE:
-        raise UsageError(f"a granule of {format_size(granule)}: it must be from 1 B to 1 TiB")
 
 
 def _check(options: EstimateOptions) -> None:
@@ -427,9 +392,9 @@ def _check(options: EstimateOptions) -> None:
     if options.policy not in POLICIES:
         raise unknown_policy(options.policy)
     for granule in options.granules:
-        _check_granule(granule)
+        check_granule(granule)
     for name in ("context", "sequences", "in_flight", "block", "batch_tokens", "blocks"):
-        if (getattr(options, name) or 0) > _LARGEST_COUNT:
+        if (getattr(options, name) or 0) > LARGEST_COUNT:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} must be at most 2^48")
     _check_budget(options)

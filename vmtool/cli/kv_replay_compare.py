@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.cli.kv_compare_axes import combinations, read_axes
-from vmtool.cli.kv_estimate_request import read_granule
+from vmtool.cli.kv_compare_axes import combinations, read_axes, read_granule
 from vmtool.errors import InputError, RefusedError, UsageError
 from vmtool.units import parse_count
 

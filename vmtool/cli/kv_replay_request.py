@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.cli.kv_compare_axes import check_granule
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
@@ -216,11 +217,8 @@ class ReplayOptions:
                 "--find-budget does not work with --prefix-cache, which fills any budget",
                 hint="leave one of them out",
             )
-        if (self.granule or 1) > 1 << 40:
-            from vmtool.units import format_size
-
-            size = format_size(self.granule or 0)
-            raise UsageError(f"a granule of {size}: it must be from 1 B to 1 TiB")
+        if self.granule is not None:
+            check_granule(self.granule)
 
 
 def _origin(budget: Budget) -> str:
