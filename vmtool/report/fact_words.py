@@ -49,7 +49,7 @@ def fact_text(name: str, value: str | float | None) -> str:
         if name.endswith("_ns"):
             return format_duration(value)
         if name == _CUDA_VERSION:
-            from vmtool.memory.cuda.diagnosis import dotted  # noqa: PLC0415 - most have no device
+            from vmtool.memory.cuda.absence import dotted  # noqa: PLC0415 - most have no device
 
             return dotted(value)
         if name != "seed":  # it is copied to a command line

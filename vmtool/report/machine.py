@@ -34,7 +34,7 @@ def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
     version = get("driver_version")
     parts = []
     if version is not None:
-        from vmtool.memory.cuda.diagnosis import dotted  # noqa: PLC0415 - most have no device
+        from vmtool.memory.cuda.absence import dotted  # noqa: PLC0415 - most have no device
 
         parts.append(f"CUDA {dotted(version)}")
     labels = {"driver_model": "", "module_version": "module ", "pci": "PCI "}

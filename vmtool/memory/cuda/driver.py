@@ -9,7 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.memory.cuda import diagnosis
+from vmtool.memory.cuda import absence, diagnosis
 from vmtool.memory.cuda.errors import (
     DEVICE_UNAVAILABLE,
     INVALID_VALUE,
@@ -248,18 +248,18 @@ class Driver:
         try:
             result = self._binding.cuInit(0)
         except RuntimeError as exc:
-            raise diagnosis.no_driver(exc) from exc
+            raise absence.no_driver(exc) from exc
         except ValueError as exc:
             code = _unknown_code(exc)
-            raise diagnosis.init_failed("unknown CUresult", code, str(exc)) from exc
+            raise absence.init_failed("unknown CUresult", code, str(exc)) from exc
         if result[0]:
-            raise diagnosis.init_failed(*self._describe(int(result[0])))
+            raise absence.init_failed(*self._describe(int(result[0])))
         self.version = self.call("cuDriverGetVersion")
         if self.version < _OLDEST_DRIVER:
-            raise diagnosis.too_old(self.version, self.bindings_version)
+            raise absence.too_old(self.version, self.bindings_version)
         for name in FUNCTIONS:
             if not self.offers(name):
-                raise diagnosis.no_function(name, self.version, self.bindings_version)
+                raise absence.no_function(name, self.version, self.bindings_version)
             self._bind(name)
         self._absent = frozenset(name for name in OPTIONAL_FUNCTIONS if not self.offers(name))
 
@@ -271,7 +271,7 @@ class Driver:
         """
         for name in names:
             if name in self._absent:
-                raise diagnosis.no_function(name, self.version, self.bindings_version)
+                raise absence.no_function(name, self.version, self.bindings_version)
 
     def has(self, *names: str) -> bool:
         """Return whether the driver has all of the ``OPTIONAL_FUNCTIONS`` *names*."""
@@ -296,7 +296,7 @@ class Driver:
             raise lost.copy()
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
         if function is None or name in self._absent:
-            raise diagnosis.no_function(name, self.version, self.bindings_version)
+            raise absence.no_function(name, self.version, self.bindings_version)
         if self._suspect is not None:
             return function if name in _ON_THE_HOST else self._clearing_suspicion(function)
         self._functions[name] = function
@@ -376,7 +376,7 @@ class Driver:
             symbol = "a code unknown to these bindings"
             return CudaError(name, _render(arguments), code=_unknown_code(exc), symbol=symbol)
         if isinstance(exc, RuntimeError) and "not found" in str(exc):
-            return diagnosis.no_function(name, self.version, self.bindings_version)
+            return absence.no_function(name, self.version, self.bindings_version)
         return exc
 
 
@@ -416,14 +416,14 @@ def load() -> Driver:
     limit, used = process.address_space_limit_bytes, process.address_space_bytes
     if limit is not None and used is not None and limit - used < _BINDINGS_BYTES:
         words = f"{(limit - used) >> 20} MiB of address space is left"
-        raise diagnosis.no_bindings(MemoryError(words))
+        raise absence.no_bindings(MemoryError(words))
     if (missing := missing_library()) is not None:
-        raise diagnosis.no_driver(missing)
+        raise absence.no_driver(missing)
     try:
         from cuda.bindings import __version__, driver
     # RuntimeError: the bindings look for libdl.so.2 while they are imported.
     except (ImportError, RuntimeError, MemoryError) as exc:
-        raise diagnosis.no_bindings(exc) from exc
+        raise absence.no_bindings(exc) from exc
     loaded = Driver(driver, __version__)
     loaded.initialise()
     return loaded
@@ -458,7 +458,7 @@ def result_name(effect: str) -> str | None:
     try:
         from cuda.bindings.driver import CUresult
     except ImportError as exc:
-        raise diagnosis.no_bindings(exc) from exc
+        raise absence.no_bindings(exc) from exc
     for result in CUresult:
         if int(result) and effect in {result.name, str(int(result))}:
             return str(result.name)
