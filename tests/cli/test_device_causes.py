@@ -282,7 +282,7 @@ def test_no_neighbour_is_named_where_the_list_may_have_vmtool_under_another_numb
 ):
     from types import SimpleNamespace
 
-    from vmtool.machine import device_memory
+    from vmtool.machine import nvml
     from vmtool.machine.device_facts import DeviceProcess
 
     other, ours = DeviceProcess(4242, "engine", MIB), DeviceProcess(os.getpid(), "vmtool", MIB)
@@ -291,8 +291,8 @@ def test_no_neighbour_is_named_where_the_list_may_have_vmtool_under_another_numb
         processes=processes, others=lambda pid: tuple(e for e in processes if e.pid != pid)
     )
     reading = SimpleNamespace(device=lambda _uuid: managed)
-    monkeypatch.setattr(device_memory, "read_nvml", lambda _uuid: reading)
-    found = device_memory.users_beside_us(SimpleNamespace(uuid="x"))
+    monkeypatch.setattr(nvml, "read_nvml", lambda _uuid: reading)
+    found = nvml.users_beside_us(SimpleNamespace(uuid="x"))
     assert found == ((other,) if listed else None)
 
 

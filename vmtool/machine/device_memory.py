@@ -1,4 +1,4 @@
-"""How much of a device's memory a plan may take, and who else uses the device."""
+"""The memory of a device: what a plan may take of it, and what is in use."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
 from vmtool.machine.facts import safe_part
-from vmtool.machine.nvml import open_nvml, read_nvml
+from vmtool.machine.nvml import open_nvml, other_users, read_nvml
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from vmtool.machine.device_facts import DeviceProcess
-    from vmtool.machine.nvml import ManagedDevice, Nvml
+    from vmtool.machine.nvml import Nvml
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.cuda.devices import DeviceInfo
@@ -80,7 +80,7 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
         context_measured=measured,
         shared_with_host=info.shares_host_memory,
         source=source,
-        others=_others(managed),
+        others=other_users(managed),
     )
 
 
@@ -156,28 +156,6 @@ def _shared(info: DeviceInfo, free: int) -> int:
     if info.integrated:
         free = info.total_bytes
     return free if available is None else min(free, safe_part(available))
-
-
-def users_of(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
-    """Return the other processes on a device; ``None`` if not available. No context is made for it."""
-    return _others(read_nvml(info.uuid).device(info.uuid))
-
-
-def users_beside_us(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
-    """Return the other processes on a device on which this one has a context.
-
-    ``None`` if not available, or where this process is not listed: in a container NVML may list it
-    under another number, as one of the others.
-    """
-    managed = read_nvml(info.uuid).device(info.uuid)
-    listed = () if managed is None else managed.processes or ()
-    return _others(managed) if any(each.pid == os.getpid() for each in listed) else None
-
-
-def _others(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
-    if managed is None or managed.processes is None:
-        return None
-    return managed.others(os.getpid())
 
 
 def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:

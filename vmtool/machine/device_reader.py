@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from vmtool.errors import VmtoolError
 from vmtool.machine.device_facts import DeviceFacts
 from vmtool.machine.device_measurements import binding_ns
-from vmtool.machine.device_memory import users_beside_us
-from vmtool.machine.nvml import COMPUTE_MODES, read_nvml
+from vmtool.machine.nvml import COMPUTE_MODES, read_nvml, users_beside_us
 
 if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts

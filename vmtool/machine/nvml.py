@@ -7,6 +7,7 @@ Function names are NVML's own: https://docs.nvidia.com/deploy/nvml-api/
 from __future__ import annotations
 
 import importlib
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -15,6 +16,8 @@ from vmtool.machine.device_facts import DeviceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 COMPUTE_MODES: Final = {
     0: "default",
@@ -244,6 +247,29 @@ def read_nvml(uuid: str | None = None) -> NvmlReading:
             return found
     except UnavailableError as error:
         return NvmlReading(absent=str(error))
+
+
+def users_of(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
+    """Return the other processes on a device; ``None`` if not available. No context is made for it."""
+    return other_users(read_nvml(info.uuid).device(info.uuid))
+
+
+def users_beside_us(info: DeviceInfo) -> tuple[DeviceProcess, ...] | None:
+    """Return the other processes on a device on which this one has a context.
+
+    ``None`` if not available, or where this process is not listed: in a container NVML may list it
+    under another number, as one of the others.
+    """
+    managed = read_nvml(info.uuid).device(info.uuid)
+    listed = () if managed is None else managed.processes or ()
+    return other_users(managed) if any(each.pid == os.getpid() for each in listed) else None
+
+
+def other_users(managed: ManagedDevice | None) -> tuple[DeviceProcess, ...] | None:
+    """Return the other processes on *managed*; ``None`` if not available."""
+    if managed is None or managed.processes is None:
+        return None
+    return managed.others(os.getpid())
 
 
 def _plain_uuid(text: str) -> str:

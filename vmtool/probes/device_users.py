@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from vmtool.errors import RefusedError
-from vmtool.machine.nvml import read_nvml
+from vmtool.machine.nvml import other_users, read_nvml
 from vmtool.memory.backing_names import describe_device
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ def refuse_shared_device(backing: str, kind: str) -> None:
         return
     reading = read_nvml(info.uuid)
     managed = reading.device(info.uuid)
-    others = None if managed is None or managed.processes is None else managed.others(os.getpid())
+    others = other_users(managed)
     if others is not None and not others and _lists_us(info):
         return
     if others:
