@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it
 
 from vmtool.compare.changes import compare, verdict
 from vmtool.compare.permutation import runs_needed, variation
-from vmtool.compare.run_sets import StoredRun, read_run, set_of
+from vmtool.compare.run_sets import set_of
+from vmtool.compare.stored_run import StoredRun, read_run
 from vmtool.results.compare import Direction
 
 if TYPE_CHECKING:

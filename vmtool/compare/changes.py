@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from vmtool.compare.assertions import Condition
     from vmtool.compare.metrics import Metric
     from vmtool.compare.permutation import Shift
-    from vmtool.compare.run_sets import RunSet, StoredRun
+    from vmtool.compare.run_sets import RunSet
+    from vmtool.compare.stored_run import StoredRun
     from vmtool.results.stress import MethodResult
 
 DEFAULT_THRESHOLD: Final = Fraction(5, 100)
