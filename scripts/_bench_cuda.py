@@ -27,7 +27,7 @@ from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.open_backing import open_device
-from vmtool.stress.worker.contents import DeviceContents
+from vmtool.stress.worker.device_contents import DeviceContents
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 
 GRANULE = 64 * KIB

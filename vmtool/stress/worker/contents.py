@@ -1,35 +1,40 @@
-"""The contents of each granule: written at touch and checked at release."""
+"""What writing and checking contents has in common on every kind of memory: its calls, its error."""
 
 from __future__ import annotations
 
-import math
-import struct
-from array import array
 from dataclasses import dataclass
-from math import gcd
-from random import Random
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CheckFailedError
-from vmtool.memory.addresses import Block, copy, differs, window
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from vmtool.memory.cuda.copies import DeviceCopies
-    from vmtool.memory.reservation import Reservation
     from vmtool.results.check_outcomes import Value
 
 #: The smallest page of any platform: every stretch of this size carries its own stamp.
 STRIDE: Final = 4096
-_STRIDE_WORDS: Final = STRIDE // 8
-# A granule is written piece by piece from one prepared piece that stays in the cache.
-_PIECE: Final = 2 * MIB
-# The prepared piece is used from one of this many strides on, so that stamps are not the only
-# difference between two granules. A prime: stamps that differ in one bit never share a place.
-_ROTATIONS: Final = 61
-_IDENTITY_BITS: Final = 48  # of the granule; the buffer is above
-_SPREAD: Final = 2654435761  # Knuth's multiplicative hash: consecutive cycles check far apart
+#: A granule is written piece by piece: on the host from one that stays in the cache, on a device in
+#: pieces of this size at most, as the host holds one of them.
+PIECE: Final = 2 * MIB
+SPREAD: Final = 2654435761  # Knuth's multiplicative hash: consecutive cycles check far apart
+
+
+class Contents(Protocol):
+    """Writes what belongs in each granule of one buffer, and checks that it is there."""
+
+    def write_and_time(self, first: int, count: int, generation: int) -> int:
+        """Touch *count* freshly committed granules; return the nanoseconds that took.
+
+        Raises:
+            CorruptionError: If fresh memory is not as promised.
+        """
+
+    def check(self, first: int, count: int) -> int:
+        """Check granules about to be released; return the nanoseconds that took.
+
+        Raises:
+            CorruptionError: If one does not hold what was written.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,378 +91,3 @@ class CorruptionError(CheckFailedError):
             hint="run again with --verify full and another --method; test the RAM if both fail",
         )
         self.corruption = corruption
-
-
-class FillData:
-    """What one thread writes from and compares with; its buffers share it.
-
-    Attributes:
-        piece_bytes: A granule is written in pieces of this size.
-        pattern: A piece of pseudo-random bytes, and more to begin at another place in it.
-        zeros: A piece of zeros.
-    """
-
-    def __init__(self, granule_bytes: int, seed: int) -> None:
-        self.piece_bytes = math.gcd(granule_bytes, _PIECE)
-        self.pattern = Block(self.piece_bytes + _ROTATIONS * STRIDE)
-        self.pattern.view[:] = Random(seed).randbytes(len(self.pattern.view))
-        self.zeros = Block(self.piece_bytes)
-
-
-class HostContents:
-    """Writes and checks one buffer's granules.
-
-    Each stretch of 4 KiB begins with two words: buffer and granule, then the generation (the
-    cycle that committed it). The rest is pseudo-random from the seed, and differs from stretch to
-    stretch and, through a rotation, between granules and generations.
-
-    Args:
-        base: The buffer's first address.
-        capacity: Its size in bytes.
-        granule_bytes: The unit of operations.
-        fill: What to write from.
-        buffer_id: Identifies the buffer (16 bits).
-        touch: ``none``, ``first`` or ``full``.
-        verify: ``off``, ``sample`` or ``full``.
-        zeroes: Whether the platform promises that fresh memory is zero.
-    """
-
-    def __init__(
-        self,
-        base: int,
-        capacity: int,
-        granule_bytes: int,
-        fill: FillData,
-        *,
-        buffer_id: int,
-        touch: str,
-        verify: str,
-        zeroes: bool,
-    ) -> None:
-        self._base = base
-        self._granule = granule_bytes
-        self._buffer_id = buffer_id
-        self._first_only = touch == "first"
-        self._verify = verify
-        self._zero_check = zeroes and verify != "off"
-        self._bytes = window(base, capacity)
-        self._words = self._bytes.cast("Q")
-        self._piece = fill.piece_bytes
-        self._strides = self._piece // STRIDE
-        self._block = fill.pattern
-        self._block_words = self._block.view.cast("Q")
-        self._zeros = fill.zeros
-        # By granule: the cycle that filled it, and what checking it for zero took.
-        self._live: dict[int, tuple[int, int]] = {}
-
-    def write_and_time(self, first: int, count: int, generation: int) -> int:
-        """Touch *count* freshly committed granules; return the nanoseconds that took.
-
-        Raises:
-            CorruptionError: If one of them was not zero.
-        """
-        touch_ns = 0
-        for granule in range(first, first + count):
-            verify_ns = 0
-            start = granule * self._granule
-            for at in range(start, start + self._granule, self._piece):
-                touched, checked = self._fill_piece(at, granule, generation)
-                touch_ns += touched
-                verify_ns += checked
-            if self._verify != "off":
-                self._live[granule] = generation, verify_ns
-        return touch_ns
-
-    def check(self, first: int, count: int) -> int:
-        """Check that granules about to be released hold what was written.
-
-        Returns:
-            The nanoseconds of this check and of the check for zero when they were fresh.
-
-        Raises:
-            CorruptionError: If one of them does not.
-        """
-        earlier_ns = 0
-        began = perf_counter_ns()
-        for granule in range(first, first + count):
-            generation, zero_ns = self._live.pop(granule)
-            earlier_ns += zero_ns
-            start = granule * self._granule
-            if self._verify == "full":
-                for at in range(start, start + self._granule, self._piece):
-                    self._check_piece(at, granule, generation)
-            else:
-                for at in self._sampled(granule, generation):
-                    self._check_stride(at, granule, generation)
-        return perf_counter_ns() - began + earlier_ns
-
-    def _fill_piece(self, at: int, granule: int, generation: int) -> tuple[int, int]:
-        address = self._base + at
-        source = self._expect(at, granule, generation)
-        checked = 0
-        touched = 0
-        if self._zero_check:
-            before = perf_counter_ns()
-            if self._verify == "full":
-                # Reading fresh memory would map the zero page first and make the touch a copy.
-                # So the touch faults each page in by writing one zero, at another place each
-                # time, and the rest of the page is checked before it is filled.
-                place = (generation * _SPREAD) % STRIDE
-                self._bytes[at + place : at + self._piece : STRIDE] = bytes(self._strides)
-                touched = perf_counter_ns() - before
-                self._check_zero(at, self._piece, granule, generation)
-            else:
-                for sample in self._sampled(granule, generation):
-                    if at <= sample < at + self._piece:
-                        self._check_zero(sample, STRIDE, granule, generation)
-            checked = perf_counter_ns() - before - touched
-        before = perf_counter_ns()
-        if self._first_only:
-            self._write_heads(at, source)
-        else:
-            copy(address, self._block.address + source, self._piece)
-        return touched + perf_counter_ns() - before, checked
-
-    def _expect(self, at: int, granule: int, generation: int) -> int:
-        """Stamp the prepared piece; return where in it the piece at offset *at* begins."""
-        if self._verify == "off":
-            return 0
-        rotation = self._rotation(granule, generation, at)
-        word = rotation * _STRIDE_WORDS
-        end = word + self._strides * _STRIDE_WORDS
-        identity = array("Q", (self._buffer_id << _IDENTITY_BITS | granule,)) * self._strides
-        self._block_words[word:end:_STRIDE_WORDS] = memoryview(identity)
-        stamp = array("Q", (generation,)) * self._strides
-        self._block_words[word + 1 : end : _STRIDE_WORDS] = memoryview(stamp)
-        return rotation * STRIDE
-
-    def _write_heads(self, at: int, source: int) -> None:
-        """Write the first three words of each stretch; the third differs between stretches."""
-        to, end = at // 8, (at + self._piece) // 8
-        word, last = source // 8, (source + self._piece) // 8
-        for i in range(3):
-            self._words[to + i : end : _STRIDE_WORDS] = self._block_words[
-                word + i : last : _STRIDE_WORDS
-            ]
-
-    def _sampled(self, granule: int, generation: int) -> tuple[int, int]:
-        """Return the offsets of the stretches that ``sample`` looks at: the first and another."""
-        start = granule * self._granule
-        strides = self._granule // STRIDE
-        return start, start + (generation * _SPREAD + granule) % strides * STRIDE
-
-    def _check_zero(self, at: int, nbytes: int, granule: int, generation: int) -> None:
-        if differs(self._base + at, self._zeros.address, nbytes):
-            wrong = self._first_difference(at, nbytes, 0, zero=True)
-            self._fail("zero", wrong, granule, generation)
-
-    def _check_piece(self, at: int, granule: int, generation: int) -> None:
-        source = self._expect(at, granule, generation)
-        if self._first_only:
-            self._check_heads(at, source, granule, generation)
-        elif differs(self._base + at, self._block.address + source, self._piece):
-            wrong = self._first_difference(at, self._piece, source)
-            self._fail("survival", wrong, granule, generation)
-
-    def _check_stride(self, at: int, granule: int, generation: int) -> None:
-        piece = at - (at - granule * self._granule) % self._piece
-        source = self._expect(piece, granule, generation) + at - piece
-        length = 24 if self._first_only else STRIDE
-        if differs(self._base + at, self._block.address + source, length):
-            wrong = self._first_difference(at, length, source)
-            self._fail("survival", wrong, granule, generation)
-
-    def _check_heads(self, at: int, source: int, granule: int, generation: int) -> None:
-        to, end = at // 8, (at + self._piece) // 8
-        word, last = source // 8, (source + self._piece) // 8
-        for i in range(3):
-            found = self._words[to + i : end : _STRIDE_WORDS].tolist()
-            wanted = self._block_words[word + i : last : _STRIDE_WORDS].tolist()
-            if found != wanted:
-                index = next(
-                    n
-                    for n, pair in enumerate(zip(found, wanted, strict=True))
-                    if pair[0] != pair[1]
-                )
-                self._fail(
-                    "survival",
-                    at + index * STRIDE,
-                    granule,
-                    generation,
-                )
-
-    def _first_difference(self, at: int, nbytes: int, source: int, *, zero: bool = False) -> int:
-        found = bytes(self._bytes[at : at + nbytes])
-        wanted = bytes(nbytes) if zero else bytes(self._block.view[source : source + nbytes])
-        return at + next(i for i in range(nbytes) if found[i] != wanted[i])
-
-    def _fail(self, check: str, at: int, granule: int, generation: int) -> None:
-        """Raise, naming whose bytes are found there, if they are those of some granule."""
-        owner = self._owner(at)
-        mine = (self._buffer_id, granule, generation)
-        if owner == mine:
-            owner = None
-        if owner is not None and owner[:2] != mine[:2]:
-            check = "isolation"
-        raise CorruptionError(Corruption(check, granule, generation, at, owner))
-
-    def _owner(self, at: int) -> tuple[int, int, int] | None:
-        """Return buffer, granule and cycle of the stretch around *at*, if all of it is theirs."""
-        stretch = at // STRIDE * STRIDE
-        identity, generation = self._words[stretch // 8], self._words[stretch // 8 + 1]
-        buffer_id, granule = identity >> _IDENTITY_BITS, identity & ((1 << _IDENTITY_BITS) - 1)
-        piece = stretch - stretch % self._granule % self._piece
-        source = self._rotation(granule, generation, piece) * STRIDE + stretch - piece
-        end = 24 if self._first_only else STRIDE
-        found = self._bytes[stretch + 16 : stretch + end]
-        wanted = self._block.view[source + 16 : source + end]
-        # The check for zero has written one byte of each stretch before it looks.
-        wrong = sum(a != b for a, b in zip(found, wanted, strict=True))
-        return (buffer_id, granule, generation) if wrong <= 1 else None
-
-    def _rotation(self, granule: int, generation: int, at: int) -> int:
-        piece = at % self._granule // self._piece
-        return (granule * 7 + generation + piece) % _ROTATIONS
-
-
-#: A granule is filled and read in pieces of this size at most; the host holds one of them.
-#: The first bytes of a piece: a mark, then buffer, granule and generation.
-_STAMP: Final = struct.Struct("<8sQQQ")
-_MARK: Final = b"vmtool\xa5\x5a"
-_WORD: Final = 0xFFFFFFFF
-_WORD_BYTES: Final = 4
-
-
-class DeviceContents:
-    """Fills and checks one buffer's granules on a device.
-
-    Each piece begins with a stamp and is filled with one word of 32 bits, which differs between
-    buffers, granules, generations and pieces.
-
-    Args:
-        copies: The way to the device's memory.
-        reservation: Where the buffer is.
-        granule_bytes: The unit of operations.
-        buffer_id: Identifies the buffer.
-        touch: ``first`` (the first 4 KiB of each piece) or ``full``.
-        verify: ``off``, ``sample`` (two stretches of 4 KiB) or ``full``.
-        zeroes: Whether fresh memory is promised to be zero.
-    """
-
-    def __init__(
-        self,
-        copies: DeviceCopies,
-        reservation: Reservation,
-        granule_bytes: int,
-        *,
-        buffer_id: int,
-        touch: str,
-        verify: str,
-        zeroes: bool,
-    ) -> None:
-        self._copies = copies
-        self._reservation = reservation
-        self._granule = granule_bytes
-        self._buffer_id = buffer_id
-        self._verify = verify
-        self._zero_check = zeroes and verify != "off"
-        # No larger than a handle, so that handles mapped in the wrong order are found out.
-        self._piece = gcd(granule_bytes, reservation.granularity, _PIECE)
-        self._filled = STRIDE if touch == "first" else self._piece
-        self._back = Block(self._filled)
-        # By granule: the cycle that filled it, and what checking it for zero took.
-        self._live: dict[int, tuple[int, int]] = {}
-
-    def write_and_time(self, first: int, count: int, generation: int) -> int:
-        touch_ns = 0
-        for granule in range(first, first + count):
-            began = perf_counter_ns()
-            if self._zero_check:
-                self._check_zero(granule, generation)
-            # Only the launches are the touch: an engine does not wait for its writes either. The
-            # stamps are the harness's own, behind the fills in the order of the stream.
-            filling = perf_counter_ns()
-            for at in self._pieces(granule):
-                word = self._word(at, generation)
-                self._copies.fill(self._reservation, at, self._filled, word, wait=False)
-            touch_ns += perf_counter_ns() - filling
-            if self._verify != "off":
-                stamp = self._stamp(granule, generation)
-                for at in self._pieces(granule):
-                    self._copies.write(self._reservation, at, stamp, wait=False)
-                self._live[granule] = generation, filling - began
-        self._copies.wait()
-        return touch_ns
-
-    def check(self, first: int, count: int) -> int:
-        earlier_ns = 0
-        began = perf_counter_ns()
-        for granule in range(first, first + count):
-            generation, zero_ns = self._live.pop(granule)
-            earlier_ns += zero_ns
-            for at, start, nbytes in self._looked_at(granule, generation):
-                self._check(at, start, nbytes, granule, generation)
-        return perf_counter_ns() - began + earlier_ns
-
-    def _pieces(self, granule: int) -> range:
-        return range(granule * self._granule, (granule + 1) * self._granule, self._piece)
-
-    def _looked_at(self, granule: int, generation: int) -> list[tuple[int, int, int]]:
-        """Return piece, offset in it and length of every stretch that is checked."""
-        pieces = self._pieces(granule)
-        if self._verify == "full":
-            return [(at, 0, self._filled) for at in pieces]
-        other = pieces[(generation * _SPREAD + granule) % len(pieces)]
-        place = (generation * _SPREAD + granule) % (self._filled // STRIDE) * STRIDE
-        return [(pieces[0], 0, STRIDE), (other, place, STRIDE)]
-
-    def _check_zero(self, granule: int, generation: int) -> None:
-        for at, start, nbytes in self._looked_at(granule, generation):
-            back = self._read(at + start, nbytes)
-            if not self._repeats(bytes(_WORD_BYTES), 0, nbytes):
-                wrong = next(i for i, byte in enumerate(back) if byte)
-                self._fail("zero", at + start + wrong, granule, generation, back)
-
-    def _check(self, at: int, start: int, nbytes: int, granule: int, generation: int) -> None:
-        back = self._read(at + start, nbytes)
-        word = self._word(at, generation).to_bytes(_WORD_BYTES, "little")
-        stamp = self._stamp(granule, generation) if start == 0 else b""
-        if back[: len(stamp)] == stamp and self._repeats(word, len(stamp), nbytes):
-            return
-        wanted = stamp + word * ((nbytes - len(stamp)) // _WORD_BYTES)
-        wrong = next(i for i in range(nbytes) if back[i] != wanted[i])
-        self._fail("survival", at + start + wrong, granule, generation, back)
-
-    def _repeats(self, word: bytes, start: int, end: int) -> bool:
-        """Return whether what was read is *word* repeated from *start* to *end*.
-
-        It is if it begins with it and is equal to itself one word further on: one comparison in C.
-        """
-        address = self._back.address + start
-        return self._back.view[start : start + _WORD_BYTES] == word and not differs(
-            address, address + _WORD_BYTES, end - start - _WORD_BYTES
-        )
-
-    def _read(self, offset: int, nbytes: int) -> memoryview:
-        back = self._back.view[:nbytes]
-        self._copies.read(self._reservation, offset, back)
-        return back
-
-    def _word(self, at: int, generation: int) -> int:
-        """Return the word of the piece at offset *at*; never zero."""
-        number = (self._buffer_id << 40) ^ (generation << 20) ^ (at // self._piece)
-        return (number * _SPREAD >> 7) & _WORD | 1
-
-    def _stamp(self, granule: int, generation: int) -> bytes:
-        return _STAMP.pack(_MARK, self._buffer_id, granule, generation)
-
-    def _fail(
-        self, check: str, wrong: int, granule: int, generation: int, back: memoryview
-    ) -> None:
-        """Raise, naming whose bytes are there, if they begin with a stamp."""
-        mark, *stamp = _STAMP.unpack_from(back)
-        owner = None
-        if mark == _MARK and stamp != [self._buffer_id, granule, generation]:
-            check = check if stamp[:2] == [self._buffer_id, granule] else "isolation"
-            owner = (stamp[0], stamp[1], stamp[2])
-        raise CorruptionError(Corruption(check, granule, generation, wrong, owner))

@@ -11,7 +11,7 @@ from vmtool.memory.governor import BudgetError, Tier
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.stress.plan import worker_budget
 from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.host_target import HostObserver
+from vmtool.stress.worker.host_counters import HostObserver
 from vmtool.stress.worker.thread_results import ThreadBuffer, WorkerProblem
 
 if TYPE_CHECKING:

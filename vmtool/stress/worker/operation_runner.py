@@ -1,4 +1,4 @@
-"""One thread's buffer with one method: running operations and timing their phases."""
+"""Running the operations of a pattern on one buffer: commit, touch, verify and release, each timed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vmtool.stress.workloads import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.stress.worker.target import Contents
+    from vmtool.stress.worker.contents import Contents
     from vmtool.stress.workloads import Operation
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vmtool.memory.span_map import SpanMap
     from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import CallResult, CounterReading, UnmapResult
+    from vmtool.stress.worker.contents import Contents
 
 
 class CheckedBuffer:
@@ -30,24 +31,6 @@ class CheckedBuffer:
         self.reservation = reservation
         self.ever_committed = ever_committed
         self.method = method
-
-
-class Contents(Protocol):
-    """Writes what belongs in each granule of one buffer, and checks that it is there."""
-
-    def write_and_time(self, first: int, count: int, generation: int) -> int:
-        """Touch *count* freshly committed granules; return the nanoseconds that took.
-
-        Raises:
-            CorruptionError: If fresh memory is not as promised.
-        """
-
-    def check(self, first: int, count: int) -> int:
-        """Check granules about to be released; return the nanoseconds that took.
-
-        Raises:
-            CorruptionError: If one does not hold what was written.
-        """
 
 
 class CounterObserver(Protocol):

@@ -23,7 +23,7 @@ def macos(monkeypatch):
         known = Counters(process.address_space_bytes, None, process.resident_bytes, None)
         return known, tuple(Counters() for _ in ranges)
 
-    monkeypatch.setattr("vmtool.stress.worker.host_target.read_split", read_split)
+    monkeypatch.setattr("vmtool.stress.worker.host_counters.read_split", read_split)
 
 
 def test_a_run_without_a_leak_passes_and_says_what_was_not_looked_at(

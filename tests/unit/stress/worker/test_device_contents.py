@@ -6,7 +6,8 @@ import pytest
 
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.open_backing import open_device
-from vmtool.stress.worker.contents import CorruptionError, DeviceContents
+from vmtool.stress.worker.contents import CorruptionError
+from vmtool.stress.worker.device_contents import DeviceContents
 
 CHUNK = 64 << 10
 GRANULE = 4 * CHUNK
@@ -49,7 +50,7 @@ def test_a_touch_is_the_launches_and_nothing_else(rig, monkeypatch):
     clock = [0]
     make, copies, _ = rig
     contents = make()
-    monkeypatch.setattr("vmtool.stress.worker.contents.perf_counter_ns", lambda: clock[0])
+    monkeypatch.setattr("vmtool.stress.worker.device_contents.perf_counter_ns", lambda: clock[0])
     real = {name: getattr(copies, name) for name in ("fill", "write", "wait", "read")}
     cost = {"fill": 1, "write": 100, "wait": 10_000, "read": 1_000_000}
     waits = []

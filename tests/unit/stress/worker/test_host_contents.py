@@ -7,7 +7,8 @@ import pytest
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.open_backing import open_backing
-from vmtool.stress.worker.contents import STRIDE, CorruptionError, FillData, HostContents
+from vmtool.stress.worker.contents import STRIDE, CorruptionError
+from vmtool.stress.worker.host_contents import FillData, HostContents
 from vmtool.units import KIB, MIB
 
 GRANULE = max(64 * KIB, mmap.PAGESIZE)
