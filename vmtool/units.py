@@ -41,21 +41,18 @@ _SHOWN: Final = 60
 # Twenty digits hold any 64-bit value; more would only make the parser slow on hostile input.
 _QUANTITY: Final = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-zµ]*)\s*", re.ASCII)
 
+# The others are strings, which re compiles when they are first used.
 # Several numbers, each with a unit, such as 1h30m.
-_COMPOUND: Final = re.compile(
-    r"\s*+(?:[0-9]{1,20}(?:\.[0-9]{1,20})?[A-Za-zµ]{1,3}){2,6}\s*+", re.ASCII
-)
-_PARTS: Final = re.compile(r"[0-9.]+[A-Za-zµ]+", re.ASCII)
+_COMPOUND: Final = r"\s*+(?:[0-9]{1,20}(?:\.[0-9]{1,20})?[A-Za-zµ]{1,3}){2,6}\s*+"
+_PARTS: Final = r"[0-9.]+[A-Za-zµ]+"
 # Possessive, so that no input makes it slow.
-_TOO_LONG: Final = re.compile(
-    r"\s*+0*+[1-9][0-9]{20,}+(?:\.[0-9]++)?\s*+([A-Za-zµ]*+)\s*+", re.ASCII
-)
+_TOO_LONG: Final = r"\s*+0*+[1-9][0-9]{20,}+(?:\.[0-9]++)?\s*+([A-Za-zµ]*+)\s*+"
 
 
 def _parse(text: str, units: dict[str, int], what: str, example: str, *, exact: bool = True) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        long = _TOO_LONG.fullmatch(text)
+        long = re.fullmatch(_TOO_LONG, text, re.ASCII)
         if long is not None and long[1].lower() in units:
             raise ValueError(f"{text[:_SHOWN]!r} is too large for a {what}: over 20 digits")
         raise ValueError(f"{text[:_SHOWN]!r} is not a {what}; write it like {example}")
@@ -124,7 +121,8 @@ def parse_duration(text: str) -> int:
         ValueError: If *text* is not a duration.
     """
     example = "500ms, 1m30s or 1h"
-    parts = _PARTS.findall(text) if _COMPOUND.fullmatch(text) else [text]
+    is_compound = re.fullmatch(_COMPOUND, text, re.ASCII)
+    parts = re.findall(_PARTS, text, re.ASCII) if is_compound else [text]
     total, last = 0, None
     units = [part.strip().lstrip("0123456789. ").lower() for part in parts]
     if len(parts) > 1 and not _DURATION_UNITS.keys() >= set(units):  # such as 1e9h

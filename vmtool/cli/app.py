@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -12,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli.streams import ARGUMENTS, COMMAND_AFTER, drop_unwritten, print_and_exit, print_help
+from vmtool.cli.streams import (
+    ARGUMENTS,
+    COMMAND_AFTER,
+    Context,
+    drop_unwritten,
+    print_and_exit,
+    print_help,
+)
 from vmtool.errors import (
     REFUSED_BY_POLICY,
     ExitCode,
@@ -80,6 +86,8 @@ def _pipe_may_close() -> Iterator[None]:
 
 class _LazyGroup(click.Group):
     """A group that imports a command's module when the command is used, not to list it."""
+
+    context_class = Context
 
     def make_context(
         self,
@@ -179,12 +187,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return ExitCode.CALL_FAILED if unwritten else code
 
 
-def _help_width() -> int | None:
-    """Return the columns of help on a narrow terminal, where click would write 50; or ``None``."""
-    columns = shutil.get_terminal_size().columns
-    return max(columns - 2, 20) if columns < 52 else None
-
-
 def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
     """Run the command line; files that its result could not be written to are added to a list."""
     try:
@@ -193,7 +195,6 @@ def _run(arguments: Sequence[str] | None, unwritten: list[str]) -> int:
             prog_name="vmtool",
             standalone_mode=False,
             obj=unwritten,
-            terminal_width=_help_width(),
         )
     except VmtoolError as error:
         _tell(error)

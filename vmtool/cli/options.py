@@ -19,7 +19,7 @@ from vmtool.cli.parameter_types import (
     HugePages,
     describe_empty,
 )
-from vmtool.cli.streams import MARKDOWN, print_help
+from vmtool.cli.streams import MARKDOWN, Context, print_help
 from vmtool.cli.value_completion import VALUES, complete
 from vmtool.errors import UsageError
 
@@ -36,6 +36,8 @@ class Command(click.Command):
     An option's heading is that of its :func:`option_group`. An empty value, as of a variable that
     is not set, is wrong usage.
     """
+
+    context_class = Context
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)

@@ -22,6 +22,17 @@ MARKDOWN: Final = "vmtool.markdown"
 INTERRUPTED: Final = "vmtool.interrupted"
 
 
+class Context(click.Context):
+    """A context whose help fits a narrow terminal, where click would write 50 columns."""
+
+    def make_formatter(self) -> click.HelpFormatter:
+        import shutil  # a fiftieth of a start that shows no help
+
+        columns = shutil.get_terminal_size().columns
+        width = max(columns - 2, 20) if columns < 52 else None
+        return self.formatter_class(width=width, max_width=self.max_content_width)
+
+
 def print_and_exit(ctx: click.Context, text: str) -> None:
     """Write *text* to stdout and end the command; click itself would ignore a closed stdout.
 

@@ -160,7 +160,7 @@ def find_format(name: str) -> ElementFormat:
     return found
 
 
-_TURBO: Final = re.compile(r"turbo([234])(?:_0)?(?::(32|64|128|256))?")
+_TURBO: Final = r"turbo([234])(?:_0)?(?::(32|64|128|256))?"
 
 
 def _turbo(key: str) -> ElementFormat | None:
@@ -168,7 +168,7 @@ def _turbo(key: str) -> ElementFormat | None:
 
     They differ in the block, 128 elements by default here: ``turbo3:32`` is one of 32.
     """
-    match = _TURBO.fullmatch(key)
+    match = re.fullmatch(_TURBO, key)
     if match is None:
         return None
     bits, block = int(match[1]), int(match[2] or 128)

@@ -54,10 +54,12 @@ def load(spec: str, *, overrides: Mapping[str, int] | None = None) -> ModelGeome
 
 def remote_name(spec: str) -> str | None:
     """Return the owner/name for which *spec* would ask the hub; ``None`` if it would not."""
-    from vmtool.kv.sources import builtin, hub  # noqa: PLC0415
+    from vmtool.kv.sources import builtin  # noqa: PLC0415
 
     if builtin.known(spec) or spec == "-" or os.path.lexists(spec):
         return None
+    from vmtool.kv.sources import hub  # noqa: PLC0415
+
     return hub.repository_of(spec)
 
 

@@ -69,7 +69,7 @@ _WITHOUT_TEXT: Final = (
 )
 _ENCODERS: Final = frozenset(_WITHOUT_TEXT.split())
 #: What parts of a model are called that are not its decoder.
-_PARTS: Final = re.compile(
+_PARTS: Final = (  # a string, as that of _TASKS: few configs need them compiled
     r"_(?:vision|audio|encoder|qformer|sam|vit|vqgan|vqmodel|(?:mask|detr)_decoder|perceiver|perciever"
     r"|tokenizer)(?:_\w+)?$"
 )
@@ -92,7 +92,7 @@ _SENSES: Final = frozenset(
     ]
 )
 #: Classes that do something else than continue a text.
-_TASKS: Final = re.compile(
+_TASKS: Final = (
     r"For(?:CTC|MaskedLM|\w*Classification|\w*Detection|\w*Segmentation|\w*QuestionAnswering"
     r"|MultipleChoice|NextSentencePrediction|DepthEstimation|XVector|MaskedImageModeling|Retrieval"
     r"|PreTraining)$|TextEncoder$|EmbeddingModel$"
@@ -117,11 +117,11 @@ def refuse_encoder(fields: Fields, *, is_known: bool) -> None:
             fields.fail("is_decoder", f"is not true, so {kind} is an encoder, which keeps no cache")
     if is_known or fields.peek("is_decoder") is True:
         return
-    if kind in _ENCODERS or _PARTS.search(kind):
+    if kind in _ENCODERS or re.search(_PARTS, kind):
         fields.fail("model_type", f"{kind} does not generate text, so it keeps no cache")
     listed = fields.peek("architectures")
     names = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    if names and all(_TASKS.search(name) for name in names):
+    if names and all(re.search(_TASKS, name) for name in names):
         fields.fail(
             "architectures", f"{names[0][:60]} does not generate text, so it keeps no cache"
         )

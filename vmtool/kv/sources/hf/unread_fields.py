@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
     from vmtool.kv.sources.fields import Fields
 
+# Patterns are strings here: re compiles one when it is first used, and most configs need none.
+
 #: Keys that may change what is cached. One that is set and was not read is refused.
-_SUSPECT: Final = re.compile(
+_SUSPECT: Final = (
     r"kv|key_value|window|sliding|swa|latent|lora_rank|compress|mamba|ssm|conv(?!ers)|recurr"
     r"|state_size|linear_(?!bias|beta)|head_dim|head_size|layer_types?|layers_block|block_type"
     r"|block_config|hybrid|chunk|cross_att|sparse|sparsity|index_|indexer|attn_type|attention_type"
@@ -55,19 +57,19 @@ _OTHER_OBJECTS: Final = frozenset(
     | {"rope_parameters", "rope_scaling", "task_specific_params", "transformers.js_config"}
 )
 #: Keys of a wrapper that are about what it adds to its decoder.
-_OTHER_PARTS: Final = re.compile(
+_OTHER_PARTS: Final = (
     r"^(?:vision|image|video|audio|mm|speech|vit|projector|connector|resampler|perceiver|qformer"
     r"|encoder|num_encoder|mtp|num_mtp|talker|token2wav|code2wav|codec|vq|acoustic|semantic|depth"
     r"|latent_query)_"
     r"|_(?:vision|image|audio|speech)(?:_|$)"
 )
 #: What the config of a part says of it, each of which has several.
-_PART_SIZES: Final = re.compile(
+_PART_SIZES: Final = (
     r"(?:hidden|intermediate|embed\w*|model|mlp|ffn|image|patch|crop|vocab)_?(?:size|dim)|layers?$|depth"
     r"|heads$|experts|channels|mel_bins|width|^d_|kernel|act|eps|top_?k"
 )
 #: Keys about mixtures of experts, which cache nothing.
-_EXPERTS: Final = re.compile(r"(?:^|_)(?:moe|experts?|router)(?:_|$)")
+_EXPERTS: Final = r"(?:^|_)(?:moe|experts?|router)(?:_|$)"
 #: What other programs call the fields of a config, and the usual name.
 _SYNONYMS: Final = {
     name: usual
@@ -90,7 +92,7 @@ _SYNONYMS: Final = {
 }
 #: Words that may change the cache of a type that is not known: of groups, of patterns, of layers that
 #: run several times, of parts of a head, and the names that known types give to such fields.
-_SUSPECT_IF_UNKNOWN: Final = re.compile(
+_SUSPECT_IF_UNKNOWN: Final = (
     r"(?:^|_)(?:groups?|patterns?|mixers?|loops?|ut_steps?|mla|gqa|mqa|spans?|variants?|intervals?"
     r"|every|lookback|per_head|d_head|dim_head|head_width|nope|idx|local|global|shared_layers|kinds"
     r"|recursions?|recursive|reuse|memory)(?:_|$)"
@@ -102,12 +104,12 @@ _SUSPECT_IF_UNKNOWN: Final = re.compile(
     r"|^(?:emb_dim|embed_dim|embedding_dim|model_dim|n_input_layers|n_output_layers)$"
 )
 #: What a wrapper may say of how often its decoder runs.
-_WRAPPER_LOOPS: Final = re.compile(r"(?:^|_)(?:loops?|ut_steps?|recursions?)(?:_|$)")
+_WRAPPER_LOOPS: Final = r"(?:^|_)(?:loops?|ut_steps?|recursions?)(?:_|$)"
 #: Such words of fields about experts and positions.
 _HARMLESS_IF_UNKNOWN: Final = frozenset(
     {"layer_rope_theta", "n_group", "rope_scaling_layers", "topk_group"}
 )
-_CAPITAL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAPITAL: Final = r"(?<=[a-z0-9])(?=[A-Z])"
 
 
 def refuse_unread(fields: Fields, harmless: frozenset[str], *, is_known: bool = True) -> None:
@@ -142,7 +144,7 @@ def refuse_unread(fields: Fields, harmless: frozenset[str], *, is_known: bool = 
 
 def _snake(key: str) -> str:
     """Return *key* as most configs write it: ``headDim`` and ``head-dim`` are ``head_dim``."""
-    return re.sub(r"[^a-z0-9]", "_", _CAPITAL.sub("_", key).lower()).lstrip("_")
+    return re.sub(r"[^a-z0-9]", "_", re.sub(_CAPITAL, "_", key).lower()).lstrip("_")
 
 
 def _squash(key: str) -> str:
@@ -224,7 +226,7 @@ def refuse_of_wrapper(outer: Fields, inner: Fields, harmless: frozenset[str]) ->
         ):
             continue
         suspects = [*_suspects(key, value, frozenset())]
-        if not isinstance(value, (dict, list)) and _WRAPPER_LOOPS.search(_snake(key)):
+        if not isinstance(value, (dict, list)) and re.search(_WRAPPER_LOOPS, _snake(key)):
             suspects.append(key)
         if _is_unset(value) or not suspects:
             continue
@@ -241,7 +243,7 @@ def _is_other(key: str) -> bool:
 def is_named_part(key: str) -> bool:
     """Return whether *key* is named after what is not the decoder's attention."""
     snake = _snake(key)
-    return _OTHER_PARTS.search(snake) is not None or _EXPERTS.search(snake) is not None
+    return re.search(_OTHER_PARTS, snake) is not None or re.search(_EXPERTS, snake) is not None
 
 
 def _is_model(value: Any) -> bool:
@@ -256,7 +258,9 @@ def _describes_part(value: Any) -> bool:
     """
     if not isinstance(value, dict):
         return False
-    return "model_type" in value or sum(map(bool, map(_PART_SIZES.search, value))) > 1
+    return (
+        "model_type" in value or sum(re.search(_PART_SIZES, key) is not None for key in value) > 1
+    )
 
 
 def _is_part(key: str, value: Any) -> bool:
@@ -277,7 +281,7 @@ def _suspects(key: str, value: Any, harmless: frozenset[str]) -> Iterator[str]:
             continue
         if path != key and (name in harmless or _is_other(name)):
             continue
-        if _SUSPECT.search(_snake(name)):
+        if re.search(_SUSPECT, _snake(name)):
             yield path
         elif isinstance(item, dict):
             waiting += [(f"{path}.{inner}", str(inner), one) for inner, one in item.items()]
@@ -299,5 +303,5 @@ def _suspects_of_unknown(fields: Fields, key: str, value: Any) -> Iterator[str]:
         if _is_unset(item) or _is_other(name) or snake in _HARMLESS_IF_UNKNOWN:
             continue
         is_of_layers = isinstance(item, list) and len(item) == layers > 1
-        if is_of_layers or snake in _SYNONYMS or _SUSPECT_IF_UNKNOWN.search(snake):
+        if is_of_layers or snake in _SYNONYMS or re.search(_SUSPECT_IF_UNKNOWN, snake):
             yield path
