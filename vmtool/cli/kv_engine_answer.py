@@ -22,7 +22,7 @@ def engine_result(
     budget, geometry = question.budget, question.geometry
     if budget is None or request.options.blocks is not None:
         return made  # the memory does not count
-    from vmtool.kv.estimate_result import EngineRank
+    from vmtool.kv.engines.known_engines import EngineRank
 
     return replace(made, rank=EngineRank(budget, geometry.tp, geometry.pp, geometry.dcp))
 

@@ -35,23 +35,6 @@ class Budget:
         object.__setattr__(self, "kv_bytes", max(left, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRank:
-    """What the answer about an engine assumes of each rank.
-
-    Attributes:
-        budget: The memory of one rank.
-        tp: Ranks among which the heads are divided.
-        pp: Stages into which the layers are divided.
-        dcp: Ranks among which the tokens are divided.
-    """
-
-    budget: Budget
-    tp: int
-    pp: int
-    dcp: int
-
-
 class FormatOrigin(enum.Enum):
     """Why the cache has its element format."""
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from vmtool.kv.engines.known_engines import EngineRank
     from vmtool.kv.engines.llamacpp import LlamaCppResult
-    from vmtool.kv.estimate_result import EngineRank
 
     EngineResult = VllmResult | SglangResult | LlamaCppResult | TrtllmResult
     _Parts = tuple[list[str], Mapping[str, Sequence[str]]]

@@ -1,21 +1,38 @@
-"""The engines that are modelled, their versions, and what all of them need or refuse."""
+"""The engines that are modelled, their versions, and what all of them assume, need or refuse."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
+from vmtool.kv.estimate_result import Budget  # noqa: TC001 - msgspec reads the types
 
 if TYPE_CHECKING:
     from vmtool.kv.estimate import Question
-    from vmtool.kv.estimate_result import Budget
-
 
 #: The engines that are modelled, with the newest version that is, and the option that sets it.
 ENGINES: Final = {"vllm": "0.33", "llama.cpp": "0.5", "sglang": "0.5.23", "trtllm": "1.2"}
 #: Types that say so with ``indexer_compress_ratio`` or ``index_kpool``.
 _POOLED_INDEXES: Final = ("qwen4_exp", "glm5_next")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRank:
+    """What the answer about an engine assumes of each rank.
+
+    Attributes:
+        budget: The memory of one rank.
+        tp: Ranks among which the heads are divided.
+        pp: Stages into which the layers are divided.
+        dcp: Ranks among which the tokens are divided.
+    """
+
+    budget: Budget
+    tp: int
+    pp: int
+    dcp: int
 
 
 def find_engine(text: str) -> tuple[str, str]:

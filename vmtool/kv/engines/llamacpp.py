@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.element_formats import FORMATS, choose_formats
-from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
+from vmtool.kv.engines.known_engines import EngineRank  # noqa: TC001 - msgspec reads the types
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.units import MIB, align_up
 

@@ -13,8 +13,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.engines.known_engines import kv_bytes, refuse_pooled_indexes
-from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
+from vmtool.kv.engines.known_engines import EngineRank, kv_bytes, refuse_pooled_indexes
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 

@@ -20,8 +20,12 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import stored_formats
-from vmtool.kv.engines.known_engines import kv_bytes, refuse_pooled_indexes, version_numbers
-from vmtool.kv.estimate_result import EngineRank  # noqa: TC001 - msgspec reads the types
+from vmtool.kv.engines.known_engines import (
+    EngineRank,
+    kv_bytes,
+    refuse_pooled_indexes,
+    version_numbers,
+)
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
 
 if TYPE_CHECKING:
