@@ -287,7 +287,8 @@ def _gather(
 
 
 def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:
-    from vmtool.report.fleet import to_csv, to_html, to_markdown, to_text
+    from vmtool.report.fleet import to_csv, to_markdown, to_text
+    from vmtool.report.fleet_page import to_html
 
     output.emit(
         result,

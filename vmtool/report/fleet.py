@@ -1,16 +1,12 @@
-"""The report of ``vmtool fleet``: text, Markdown, page and CSV."""
+"""The report of ``vmtool fleet``: text, Markdown and CSV."""
 
 from __future__ import annotations
 
-import textwrap
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.console import show
 from vmtool.report.export_formats import csv_table
-from vmtool.report.page import facts as fact_table
-from vmtool.report.page import figure, grid, join, report, section, tag
 from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import table
 from vmtool.units import count_of, format_duration, format_size
@@ -20,7 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.report.page import Markup
     from vmtool.results.fleet import (
         FleetBaseline,
         FleetResult,
@@ -33,13 +28,7 @@ if TYPE_CHECKING:
 
 #: Outliers and problems that the text lists without ``--all``.
 _SHOWN: Final = 20
-#: Of a picture of how machines are spread: bars, the units that one is wide, and how high all are.
-_BARS: Final = 24
-_WIDE: Final = 10
-_HIGH: Final = 60
-#: Outliers that the page names under a picture.
-_NAMED: Final = 12
-_MOST_VALUES: Final = 6
+MOST_VALUES: Final = 6
 #: Kinds of problem that do not mean that a source gave no result.
 _NOT_MISSING: Final = frozenset({"checks", "ambiguous", "copy"})
 #: Why a group was not judged, by what its ``undecided`` says.
@@ -73,7 +62,7 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
             yield paragraph(f"Facts that differ in {group_name(group)}:")
             yield table(
                 ("fact", "values"),
-                _fact_rows(group, most=None if everything else _MOST_VALUES),
+                fact_rows(group, most=None if everything else MOST_VALUES),
                 left=2,
             )
     if result.problems:
@@ -96,11 +85,11 @@ def answer_text(result: FleetResult) -> str:
     judged = sum(group.judged for group in result.groups)
     parts = []
     if result.failed:
-        parts.append(f"failed checks on {_named(result.failed)}")
+        parts.append(f"failed checks on {named_hosts(result.failed)}")
     if hosts:
         verb = "differs" if len(hosts) == 1 else "differ"
         of = count_of(result.machines, "machine")
-        parts.append(f"{len(hosts):,} of {of} {verb}: {_named(hosts)}")
+        parts.append(f"{len(hosts):,} of {of} {verb}: {named_hosts(hosts)}")
     if splits:
         parts.append(
             f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} into parts"
@@ -127,7 +116,8 @@ def _alike(judged: int, *, baseline: bool) -> str:
     return f"all {judged:,} machines are alike"
 
 
-def _named(hosts: Sequence[str], most: int = 5) -> str:
+def named_hosts(hosts: Sequence[str], most: int = 5) -> str:
+    """Return the names of the first *most* hosts, and how many more there are."""
     more = f" and {len(hosts) - most:,} more" if len(hosts) > most else ""
     return ", ".join(hosts[:most]) + more
 
@@ -183,9 +173,14 @@ def group_text(group: Group) -> str:
 
 def _findings(result: FleetResult) -> Iterator[str]:
     for group in result.groups:
-        yield from _split_lines(group)
-        for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
-            yield from _host_lines(list(found))
+        yield from finding_lines(group)
+
+
+def finding_lines(group: Group) -> Iterator[str]:
+    """Yield a line for each way in which a group splits, then for each machine that differs."""
+    yield from _split_lines(group)
+    for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
+        yield from _host_lines(list(found))
 
 
 def _host_lines(outliers: Sequence[Outlier]) -> Iterator[str]:
@@ -237,7 +232,7 @@ def _split_lines(group: Group) -> Iterator[str]:
         # The same one as in the result where several are as large: it alone has no reasons.
         most = max(parts, key=lambda part: len(part.hosts))
         fewer = sorted((p for p in parts if p is not most), key=lambda part: len(part.hosts))
-        sizes = [f"{len(part.hosts):,} machines ({_named(part.hosts)})" for part in fewer]
+        sizes = [f"{len(part.hosts):,} machines ({named_hosts(part.hosts)})" for part in fewer]
         text = f"{_part_count(len(parts))}, {', '.join(sizes)} and {len(most.hosts):,} others: "
         order = [part.hosts for part in (*fewer, most)]
         text += "; ".join(_split_text(split, order) for split in splits[:3])
@@ -246,7 +241,7 @@ def _split_lines(group: Group) -> Iterator[str]:
         why = [why_text(part.reasons, several=True) for part in fewer]
         if len(why) > 1:
             why = [
-                f"{_named(part.hosts, 1)}: {each[0].lower()}{each[1:]}"
+                f"{named_hosts(part.hosts, 1)}: {each[0].lower()}{each[1:]}"
                 for part, each in zip(fewer, why, strict=True)
             ]
         yield f"{text}. {'. '.join(why)}"
@@ -279,7 +274,8 @@ def value_text(measure: str, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _fact_rows(group: Group, *, most: int | None = _MOST_VALUES) -> list[tuple[str, str]]:
+def fact_rows(group: Group, *, most: int | None = MOST_VALUES) -> list[tuple[str, str]]:
+    """Return the facts that differ in a group, each with at most *most* of its values."""
     rows = []
     for fact in group.facts:
         values = list(fact.machines.items())
@@ -302,9 +298,6 @@ def _cell(spread: Spread, at: int) -> str:
     return "" if value is None else value_text(spread.measure, value)
 
 
-# ---- Markdown and CSV -------------------------------------------------------------------------
-
-
 def to_markdown(result: FleetResult) -> str:
     """Return the report as Markdown."""
     lines = [f"**{answer_text(result)}**", ""]
@@ -317,7 +310,7 @@ def to_markdown(result: FleetResult) -> str:
             lines += ["", f"Facts that differ in {_escaped(group_name(group))}:", ""]
             lines += ["| fact | values |", "|---|---|"]
             lines += [
-                f"| {_escaped(fact)} | {_escaped(values)} |" for fact, values in _fact_rows(group)
+                f"| {_escaped(fact)} | {_escaped(values)} |" for fact, values in fact_rows(group)
             ]
     if result.problems:
         lines += ["", "| source | problem |", "|---|---|"]
@@ -348,120 +341,3 @@ def _csv_rows(result: FleetResult) -> Iterator[list[object]]:
                 p_value = "" if outlier is None else outlier.p_value
                 row = [number, host, spread.measure, value, usual, ratio, p_value]
                 yield [*row, int(outlier is not None)]
-
-
-# ---- page -------------------------------------------------------------------------------------
-
-
-def to_html(result: FleetResult, command: Sequence[str]) -> str:
-    """Return the page that *command* made."""
-    bad = result.outliers or result.failed or any(group.splits for group in result.groups)
-    decided = any(group.decided for group in result.groups)
-    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    return report(
-        result,
-        "fleet",
-        answer_text(result),
-        *(_group_section(group) for group in result.groups),
-        *([_problems(result)] if result.problems else []),
-        command=command,
-        good=False if bad else True if decided else None,
-        title=[textwrap.shorten(answer_text(result), 80, placeholder="..."), made],
-        place=[made, count_of(result.machines, "machine")],
-        reading=[_HOW.format(**_how(result))],
-    )
-
-
-_HOW: Final = (
-    "Each chart shows how many machines have each value, the lowest on the left; an orange bar contains an outlier."
-    " Machines are compared with those that are alike, by the mean of their runs. A machine differs if such a large difference is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
-    " over {tests} tests: at most {rate} of the outliers are expected to be due to chance) and the difference is at least {threshold}. Facts are"
-    " ranked by how well they separate machines; that is not proof of a cause."
-)
-
-
-def _how(result: FleetResult) -> dict[str, str]:
-    return {
-        "tests": f"{result.tests:,}",
-        "rate": f"{100 * result.false_discovery_rate:.0f} %",
-        "threshold": f"{100 * result.threshold:.0f} %",
-    }
-
-
-def _group_section(group: Group) -> Markup:
-    named: dict[str, list[str]] = {}
-    for outlier in group.outliers:
-        named.setdefault(outlier.measure, []).append(outlier.host)
-    findings = list(_split_lines(group))
-    for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
-        findings += _host_lines(list(found))
-    content = [tag("p", group_text(group))]
-    if findings:
-        content.append(tag("ul", *(tag("li", line) for line in findings)))
-    # What differs stands first.
-    spreads = sorted(group.spreads, key=lambda spread: spread.measure not in named)
-    content.append(grid([_figure(s, group.hosts, named.get(s.measure, [])) for s in spreads]))
-    if group.facts:
-        content.append(tag("h3", "Facts that differ"))
-        content.append(fact_table(_fact_rows(group, most=2 * _MOST_VALUES)))
-    return section(group_name(group), *content)
-
-
-def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
-    values = [value for value in spread.values if value is not None]
-    if not values:
-        return join()
-    low, high, usual = (
-        value_text(spread.measure, value) for value in (min(values), max(values), spread.usual)
-    )
-    words = f"{low} to {high}, usually {usual}" if low != high else f"{low} everywhere"
-    if spread.tested and spread.logarithmic:
-        words += f", varying by {100 * spread.scale:.1f} % between machines"
-    elif spread.single and not spread.tested:
-        words += "; one value per machine: not decided"
-    lines = [tag("div", words, class_="soft")]
-    if named:
-        lines.append(tag("div", tag("strong", "Outliers: ", class_="bad"), _named(named, _NAMED)))
-    return figure(spread.measure, join(histogram(spread, hosts, named), *lines))
-
-
-def histogram(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
-    """Return how many machines have which values; bars with an outlier look different."""
-    known = {host: v for host, v in zip(hosts, spread.values, strict=True) if v is not None}
-    low, high = min(known.values()), max(known.values())
-    bars: list[list[str]] = [[] for _ in range(_BARS)]
-    for host, value in known.items():
-        at = int((value - low) / (high - low) * _BARS) if high > low else _BARS // 2
-        bars[min(at, _BARS - 1)].append(host)
-    most = max(map(len, bars))
-    step = (high - low) / _BARS
-    drawn = []
-    for at, here in enumerate(bars):
-        if here:
-            ends = [value_text(spread.measure, low + step * (at + more)) for more in (0, 1)]
-            height = max(_HIGH * len(here) / most, 1.5)
-            words = f"{count_of(len(here), 'machine')}, {' to '.join(ends)}: {_named(here)}"
-            style = "first" if set(here).isdisjoint(named) else "second"
-            drawn.append(
-                tag(
-                    "rect",
-                    tag("title", words),
-                    x=_WIDE * at,
-                    y=_HIGH - height,
-                    width=_WIDE - 1,
-                    height=height,
-                    class_=style,
-                )
-            )
-    line = tag("line", x1=0, x2=_WIDE * _BARS, y1=_HIGH, y2=_HIGH, class_="axis")
-    size = f"0 0 {_WIDE * _BARS} {_HIGH + 1}"
-    label = f"machines by {spread.measure}"
-    return tag("svg", *drawn, line, viewBox=size, role="img", aria_label=label)
-
-
-def _problems(result: FleetResult) -> Markup:
-    lines = (
-        tag("li", tag("strong", problem.source), f": {problem.problem}")
-        for problem in result.problems
-    )
-    return section("Problems", tag("ul", *lines))
