@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         TokensPerGranule,
     )
 
-_OFFERS: Final = {
+_DEVICE_OFFERS: Final = {
     "vmm": "virtual memory management",
     "posix_fd": "sharing by file descriptor",
     "fabric": "sharing by fabric handle",
@@ -40,27 +40,40 @@ _OFFERS: Final = {
     "host": "host memory by handle",
     "host_numa": "host NUMA memory by handle",
 }
-_WORDS: Final = {None: "unknown", False: "no", True: "yes"}
+_OFFERED: Final = {None: "unknown", False: "no", True: "yes"}
+_NOT_KNOWN: Final = "-"
+#: From this many columns on, the attempts fit into a table.
+_ATTEMPTS_WIDTH: Final = 110
+#: Who uses the granules in common use.
+_COMMON_USERS: Final = {
+    4 * KIB: "pages of x86-64",
+    64 * KIB: "Windows, pages of some arm64",
+    2 * MIB: "CUDA, huge pages",
+}
 
 
 def print_device(backing: BackingGranularity, device: DeviceFacts, console: Console) -> None:
     """Print one device and the granularity of each kind of its allocations."""
     console.print(Text(f"\n{backing.name}: {device.name}", style="bold"))
     console.print(paragraph(device_words(device)))
-    table = plain_table("", ("", "left"))
-    for label, text in _facts(backing, device):
-        table.add_row(label, text)
-    console.print(table)
+    device_table = plain_table("", ("", "left"))
+    for label, text in _device_rows(backing, device):
+        device_table.add_row(label, text)
+    console.print(device_table)
     if backing.allocations:
         console.print(Text(f"\n{backing.name}: granularity by allocation", style="bold"))
-        table = plain_table("", ("offered", "left"), "minimum", "recommended")
-        for kind in backing.allocations:
-            table.add_row(_name(kind), _WORDS[kind.supported], *_granularities(kind))
-        console.print(table)
+        allocation_table = plain_table("", ("offered", "left"), "minimum", "recommended")
+        for allocation in backing.allocations:
+            allocation_table.add_row(
+                _allocation_name(allocation),
+                _OFFERED[allocation.supported],
+                *_allocation_units(allocation),
+            )
+        console.print(allocation_table)
     for trial in backing.handles:
-        console.print(_handle(trial, device))
+        console.print(_handle_text(trial, device))
     if backing.sharing is not None:
-        console.print(_sharing(backing.sharing))
+        console.print(_sharing_text(backing.sharing))
     if backing.used_by:
         users = ", ".join(f"{each.name or 'process'} ({each.pid})" for each in backing.used_by)
         console.print(
@@ -69,10 +82,10 @@ def print_device(backing: BackingGranularity, device: DeviceFacts, console: Cons
         )
 
 
-def _handle(trial: HandleTrial, device: DeviceFacts) -> str:
+def _handle_text(trial: HandleTrial, device: DeviceFacts) -> str:
     offered = {"posix-fd": "posix_fd", "fabric": "fabric"}.get(trial.handle, "vmm")
     value = device.attributes.get(offered)
-    words = f"handle {trial.handle}: attribute {_WORDS[None if value is None else bool(value)]}, "
+    words = f"handle {trial.handle}: attribute {_OFFERED[None if value is None else bool(value)]}, "
     if not trial.created:
         return (
             words + f"creation refused ({trial.refusal}){f': {trial.cause}' if trial.cause else ''}"
@@ -84,7 +97,7 @@ def _handle(trial: HandleTrial, device: DeviceFacts) -> str:
     return words + ("created and exported" if trial.exported else "created")
 
 
-def _sharing(trial: SharingTrial) -> str:
+def _sharing_text(trial: SharingTrial) -> str:
     if trial.error is not None:
         return f"sharing between two processes is not available: {trial.error}"
     steps = ", ".join(
@@ -100,63 +113,55 @@ def _sharing(trial: SharingTrial) -> str:
 
 def _print_peers(peers: tuple[PeerTrial, ...], console: Console) -> None:
     console.print(Text("\npeers", style="bold"))
-    shown = plain_table("memory of", ("used by", "left"), ("access", "left"), "set access", "alone")
-    for each in peers:
-        if each.granted is None or not each.granted:
-            access = f"refused ({each.refusal})" if each.refusal else "not offered"
+    peer_table = plain_table(
+        "memory of", ("used by", "left"), ("access", "left"), "set access", "alone"
+    )
+    for peer in peers:
+        if peer.granted is None or not peer.granted:
+            access = f"refused ({peer.refusal})" if peer.refusal else "not offered"
         else:
-            access = "yes, contents seen" if each.seen else "yes, contents NOT seen"
+            access = "yes, contents seen" if peer.seen else "yes, contents NOT seen"
         times = [
-            _NONE if ns is None else format_duration(ns) for ns in (each.together_ns, each.alone_ns)
+            _NOT_KNOWN if ns is None else format_duration(ns)
+            for ns in (peer.together_ns, peer.alone_ns)
         ]
-        shown.add_row(f"cuda:{each.owner}", f"cuda:{each.peer}", access, *times)
-    console.print(shown)
+        peer_table.add_row(f"cuda:{peer.owner}", f"cuda:{peer.peer}", access, *times)
+    console.print(peer_table)
 
 
-def _facts(backing: BackingGranularity, device: DeviceFacts) -> list[tuple[str, str]]:
+def _device_rows(backing: BackingGranularity, device: DeviceFacts) -> list[tuple[str, str]]:
     total, free = (
         "unknown" if nbytes is None else format_size(nbytes)
         for nbytes in (device.total_bytes, backing.free_bytes)
     )
     shared = {True: "shared with the host (integrated)", False: "its own", None: "unknown"}
-    rows = [
+    device_rows = [
         ("compute capability", device.compute_capability or "unknown"),
         ("memory", f"{total}, {free} free"),
         ("memory is", shared[device.integrated]),
     ]
-    for key, label in _OFFERS.items():
+    for key, label in _DEVICE_OFFERS.items():
         value = device.attributes.get(key)
-        rows.append((label, _WORDS[None if value is None else bool(value)]))
+        device_rows.append((label, _OFFERED[None if value is None else bool(value)]))
     node = device.attributes.get("host_numa_id")
     if node is not None:
-        rows.append(("host NUMA node", str(node) if node >= 0 else "none"))
-    return rows
+        device_rows.append(("host NUMA node", str(node) if node >= 0 else "none"))
+    return device_rows
 
 
-def _name(kind: AllocationGranularity) -> str:
-    parts = [kind.location]
-    if kind.handle != "none":
-        parts.append(kind.handle)
-    if kind.flag is not None:
-        parts.append(kind.flag)
+def _allocation_name(allocation: AllocationGranularity) -> str:
+    parts = [allocation.location]
+    if allocation.handle != "none":
+        parts.append(allocation.handle)
+    if allocation.flag is not None:
+        parts.append(allocation.flag)
     return ", ".join(parts)
 
 
-def _granularities(kind: AllocationGranularity) -> tuple[str, str]:
-    if kind.minimum_bytes is None or kind.recommended_bytes is None:
-        return kind.refusal or "-", ""
-    return format_size(kind.minimum_bytes), format_size(kind.recommended_bytes)
-
-
-_NONE: Final = "-"
-#: From this many columns on, the attempts fit into a table.
-_WIDE: Final = 110
-#: Who uses the granules in common use.
-_COMMON_USERS: Final = {
-    4 * KIB: "pages of x86-64",
-    64 * KIB: "Windows, pages of some arm64",
-    2 * MIB: "CUDA, huge pages",
-}
+def _allocation_units(allocation: AllocationGranularity) -> tuple[str, str]:
+    if allocation.minimum_bytes is None or allocation.recommended_bytes is None:
+        return allocation.refusal or "-", ""
+    return format_size(allocation.minimum_bytes), format_size(allocation.recommended_bytes)
 
 
 def to_text(result: GranularityResult, console: Console) -> None:
@@ -164,8 +169,8 @@ def to_text(result: GranularityResult, console: Console) -> None:
     backings = result.backings
     console.print(_answer(result))
     units = plain_table("", *(backing.name for backing in backings))
-    for label, cell in _ROWS:
-        units.add_row(label, *(_NONE if each.absent else cell(each) for each in backings))
+    for label, cell in _UNIT_ROWS:
+        units.add_row(label, *(_NOT_KNOWN if each.absent else cell(each) for each in backings))
     console.print()
     console.print(units)
     exact = [
@@ -218,26 +223,26 @@ def _answer(result: GranularityResult) -> str:
 def _unit(name: str) -> Callable[[BackingGranularity], str]:
     def cell(backing: BackingGranularity) -> str:
         nbytes: int | None = getattr(backing.granularity, name)
-        return _NONE if nbytes is None else format_size(nbytes)
+        return _NOT_KNOWN if nbytes is None else format_size(nbytes)
 
     return cell
 
 
-def _largest(backing: BackingGranularity) -> str:
+def _largest_reservation(backing: BackingGranularity) -> str:
     found, units = backing.largest_reservation, backing.granularity
     if found is None or units is None:
-        return _NONE
+        return _NOT_KNOWN
     refused = found.refused_bytes
     exact = refused is not None and refused - found.works_bytes <= units.commit_bytes
     return f"{format_size(found.works_bytes)}{'' if exact else ' or more'}"
 
 
-_ROWS: Final[tuple[tuple[str, Callable[[BackingGranularity], str]], ...]] = (
+_UNIT_ROWS: Final[tuple[tuple[str, Callable[[BackingGranularity], str]], ...]] = (
     ("page", _unit("page_bytes")),
     ("reserve in units of", _unit("reserve_bytes")),
     ("commit in units of", _unit("commit_bytes")),
-    ("commit method", lambda backing: backing.method or _NONE),
-    ("largest reservation", _largest),
+    ("commit method", lambda backing: backing.method or _NOT_KNOWN),
+    ("largest reservation", _largest_reservation),
 )
 
 
@@ -252,19 +257,19 @@ def _print_tokens(result: GranularityResult, console: Console) -> None:
     sizes = {found.tensor: found.bytes_per_token for found in result.tokens_per_granule}
     cells = {(found.tensor, found.granule_bytes): found for found in result.tokens_per_granule}
     console.print(Text("\ntokens per granule of one KV tensor", style="bold"))
-    rows = [
+    tensor_rows = [
         [tensor, format_size(size), *(_tokens_cell(cells[tensor, each]) for each in granules)]
         for tensor, size in sizes.items()
     ]
-    found = ReportTable(
+    tokens_table = ReportTable(
         "tensor",
         "per token",
         *((format_size(granule), "right") for granule in granules),
         prose=len(granules),
     )
-    for row in rows:
-        found.add_row(*row)
-    console.print(found)
+    for row in tensor_rows:
+        tokens_table.add_row(*row)
+    console.print(tokens_table)
     words = "; ".join(f"{format_size(size)}: {', '.join(users[size])}" for size in granules)
     console.print(f"granules: {words}")
 
@@ -284,8 +289,8 @@ def _print_checks(backing: BackingGranularity, console: Console) -> None:
         console.print("Only vmtool was tried: it cannot make the system's own calls here.")
     elif not any(check.failed for check in backing.checks):
         console.print("yes: every answer is as expected")
-    wide = console.width >= _WIDE
-    table = plain_table("", ("attempt", "left"), ("answer", "left")) if wide else None
+    wide = console.width >= _ATTEMPTS_WIDTH
+    attempts = plain_table("", ("attempt", "left"), ("answer", "left")) if wide else None
     for check in backing.checks:
         values = check.values
         answer = Text(
@@ -293,10 +298,10 @@ def _print_checks(backing: BackingGranularity, console: Console) -> None:
         )
         if check.failed:
             answer = Text(f"WRONG: {answer}", "bold red")
-        if table is not None:
-            table.add_row(str(values["who"]), check.name, answer)
+        if attempts is not None:
+            attempts.add_row(str(values["who"]), check.name, answer)
         else:
             console.print(f"{values['who']}: {check.name}")
             console.print(Padding(answer, (0, 0, 0, 4)))
-    if table is not None:
-        console.print(table)
+    if attempts is not None:
+        console.print(attempts)
