@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.fleet.machines import ALIKE, Fleet, Machine, _same_amount, _settle_amounts
 from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
-from vmtool.fleet.value_parts import find_parts
+from vmtool.fleet.value_clusters import find_clusters
 from vmtool.results.fleet import (
     BaselineGroup,
     BaselineMeasure,
@@ -255,7 +255,7 @@ def _usual_of(
             for machine, variance in zip(repeated, variances, strict=True)
         ]
         all_of_them = _Usual(*biweight(means), runs_variance, logarithmic, len(repeated))
-        parts = find_parts(
+        parts = find_clusters(
             means,
             errors,
             all_of_them.floor(),

@@ -1,4 +1,4 @@
-"""The parts that the values of machines fall into: several settings, not one distribution.
+"""The clusters that the values of machines fall into: several settings, not one distribution.
 
 The values are cut in two where the sum of distances from the medians of the two sides becomes smallest
 (the k-medians criterion, which a value far away moves less than squares do), on whatever side few
@@ -29,7 +29,7 @@ _LEAST_MACHINES: Final = 3
 _LEAST_SHARE: Final = 0.2
 
 
-def find_parts(
+def find_clusters(
     values: Sequence[float],
     errors: Sequence[float],
     floor: float,
