@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from vmtool.cli.output import result_encoding
+from vmtool.cli.streams import result_encoding
 from vmtool.errors import ExitCode
 
 

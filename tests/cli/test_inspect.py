@@ -17,7 +17,8 @@ if sys.platform != "linux":
 from pathlib import Path
 
 from vmtool.cli.interrupt import Interruption
-from vmtool.cli.output import Output, replace_whole
+from vmtool.cli.output import Output
+from vmtool.cli.output_files import replace_whole
 from vmtool.cli.watched_program import WatchedProgram
 
 

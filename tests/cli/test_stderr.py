@@ -2,7 +2,7 @@
 
 import sys
 
-from vmtool.cli.output import tell
+from vmtool.cli.streams import tell
 
 MESSAGE = (
     "vmtool: warning: 55 commits took over 10 times the median (up to 8.56 ms)",

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli.streams import (
-    ARGUMENTS,
-    COMMAND_AFTER,
-    Context,
-    drop_unwritten,
-    print_and_exit,
-    print_help,
-)
+from vmtool.cli.click_context import ARGUMENTS, COMMAND_AFTER, Context
+from vmtool.cli.streams import drop_unwritten, print_and_exit, print_help
 from vmtool.errors import (
     REFUSED_BY_POLICY,
     ExitCode,
@@ -308,7 +302,7 @@ def _refused(error: OSError) -> VmtoolError:
 
 
 def _tell(error: VmtoolError) -> None:
-    from vmtool.cli.output import tell
+    from vmtool.cli.streams import tell
 
     if os.environ.get("VMTOOL_DEBUG"):
         import traceback

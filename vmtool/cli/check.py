@@ -13,7 +13,8 @@ from vmtool.cli.options import (
     html_option,
     output_options,
 )
-from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.streams import tell
 from vmtool.errors import CheckFailedError, ExitCode
 from vmtool.units import format_duration
 

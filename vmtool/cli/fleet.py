@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli.options import Command, csv_option, html_option, output_options
-from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.output import Output, command_line
 from vmtool.cli.parameter_types import DURATION, FILE
+from vmtool.cli.streams import tell
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def command(
     are alike are compared by the mean of their runs; at least 8 of them and 2 runs each are needed.
     The exit code is 3 if a machine differs or has failed checks.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.streams import COMMAND_AFTER
+    from vmtool.cli.click_context import COMMAND_AFTER
 
     arguments = context.meta.get(COMMAND_AFTER, ())
     chosen = FleetOptions(arguments=arguments, threshold=_part(threshold), **options)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vmtool.cli.options import Command, csv_option, host_option, html_option, output_options
-from vmtool.cli.output import Output, command_line, replace_whole, tell
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.output_files import replace_whole
 from vmtool.cli.parameter_types import COUNT, DURATION, FILE
+from vmtool.cli.streams import tell
 from vmtool.errors import CallError, ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -120,7 +122,7 @@ def command(
     watch prints one report, or one JSON document, when it ends, even after Ctrl-C or SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.streams import COMMAND_AFTER
+    from vmtool.cli.click_context import COMMAND_AFTER
     from vmtool.inspect.conditions import parse_condition
     from vmtool.inspect.watch import InspectOptions
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.streams import INTERRUPTED
+from vmtool.cli.click_context import INTERRUPTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,9 @@ from vmtool.cli.options import (
     option_group,
     output_options,
 )
-from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.output import Output, command_line
 from vmtool.cli.parameter_types import COUNT, SIZE, SIZE_OR_ZERO, keep_inputs
+from vmtool.cli.streams import tell
 from vmtool.cli.value_completion import completing
 from vmtool.errors import ExitCode, UsageError, VmtoolError
 

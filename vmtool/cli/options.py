@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from vmtool.cli.click_context import MARKDOWN, Context
 from vmtool.cli.parameter_types import (
     FILE,
     FILE_OR_STDOUT,
@@ -19,7 +20,7 @@ from vmtool.cli.parameter_types import (
     HugePages,
     describe_empty,
 )
-from vmtool.cli.streams import MARKDOWN, Context, print_help
+from vmtool.cli.streams import print_help
 from vmtool.cli.value_completion import VALUES, complete
 from vmtool.errors import UsageError
 

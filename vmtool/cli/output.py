@@ -1,156 +1,31 @@
-"""Where results go: stdout or a file, checked before the work; a closed pipe and a full disk."""
+"""What a command writes: its result as text, Markdown or JSON, files beside it, and notices."""
 
 from __future__ import annotations
 
-import codecs
-import errno
 import os
-import sys
-from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from io import StringIO
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.streams import ARGUMENTS, INTERRUPTED, MARKDOWN, drop_unwritten, reader_is_gone
-from vmtool.errors import UsageError, VmtoolError, printable, printable_lines
+from vmtool.cli.click_context import ARGUMENTS, MARKDOWN
+from vmtool.cli.output_files import write_result
+from vmtool.cli.streams import tell
+from vmtool.errors import printable, printable_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rich.console import Console
 
-#: What is wrong with a name, and not with what the platform has or allows.
-_WRONG_NAMES: Final = frozenset(
-    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}
-)
-
-
-_FULL: Final = frozenset({errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC)})
-_BLOCK: Final = bytes(4096)
-
-
-def claim(path: str) -> str | None:
-    """Make sure that *path* can be written, before work that would be lost otherwise.
-
-    What is in the file stays, and one that is not there is not left behind.
-
-    Returns:
-        The file's real path, or ``None`` if it is a pipe or a device, which take whatever comes.
-
-    Raises:
-        UsageError: If it can name no file, such as one in a folder that does not exist.
-        VmtoolError: If the platform refuses to write it.
-    """
-    from pathlib import Path
-
-    try:
-        file = Path(path)
-        if not file.exists():
-            file = Path(os.path.realpath(path))  # a link to what is not there stays
-            if file.is_symlink():
-                file.stat()  # a loop of links: the system says so
-            new = file.open("xb", buffering=0)
-            try:
-                with new:
-                    new.write(_BLOCK)  # a full disk takes a name, and no contents
-            finally:
-                file.unlink()
-        elif file.is_dir():  # Windows would say that it is denied
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        elif file.is_file():
-            file.open("ab").close()
-        else:  # a pipe or a device. A pipe's reader would take closing it for the end
-            return None
-    except (OSError, ValueError) as error:
-        # A ValueError is a NUL in the path.
-        code = getattr(error, "errno", errno.EINVAL)
-        message = f"cannot write {path!r}: {getattr(error, 'strerror', None) or error}"
-        if isinstance(error, OSError) and code in _FULL:
-            cause, hint = _explain_full(error, path)
-            raise VmtoolError(message, cause=cause, hint=hint) from error
-        if code not in _WRONG_NAMES:
-            raise VmtoolError(
-                message, hint="write to another path, or make this one writable"
-            ) from error
-        hint = "create its folder first" if code == errno.ENOENT else "give another file"
-        raise UsageError(message, hint=hint) from error
-    return os.path.realpath(path)
-
-
-def on_terminal(stream: IO[str] | None) -> bool:
-    """Return whether *stream* is shown to a person; ``None``, a closed one, is not."""
-    return stream is not None and stream.isatty()
-
-
-def tell(*lines: str) -> None:
-    """Write *lines* to stderr; a line break in one, such as that of a file's name, is escaped.
-
-    A terminal would break a long line in the middle of a number; one that is read by a program
-    stays one line. Where stderr takes nothing it is lost: the exit code says the same.
-    """
-    shown = [printable(line) for line in lines]
-    if on_terminal(sys.stderr):
-        import shutil
-        import textwrap
-
-        width = max(shutil.get_terminal_size().columns, 20)
-        shown = [
-            textwrap.fill(
-                line,
-                width,
-                subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for line in shown
-        ]
-    with suppress(OSError):
-        click.echo("\n".join(shown), err=True)
+#: As wide as a code block is on the sites where people report bugs.
+_MARKDOWN_WIDTH: Final = 100
 
 
 def command_line() -> list[str]:
     """Return the command line of the running command, as results record it."""
     return ["vmtool", *click.get_current_context().meta[ARGUMENTS]]
-
-
-# What the reports use beyond ASCII: units, bars, pictures.
-_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\u2013", "u###==--.+..~-")
-_ERRORS: Final = "vmtool.nearest"
-#: UTF-8 has no code for half a surrogate pair, which stands for a byte that is not text, such as
-#: one in the name of a file. It is written as the text ``\\udcff``.
-_UTF_8: Final = ("utf-8", "backslashreplace")
-
-
-def result_encoding() -> tuple[str, str]:
-    """Return the encoding of results on stdout and what happens to other characters.
-
-    UTF-8, as in files, whatever the code page of Windows is. ``PYTHONIOENCODING`` names another
-    where stdout is not a terminal, for readers that know only theirs.
-    """
-    wanted = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
-    if not wanted or sys.stdout is None or sys.stdout.isatty():
-        return _UTF_8
-    try:
-        return codecs.lookup(wanted).name, _ERRORS
-    except LookupError:
-        return _UTF_8
-
-
-def _nearest(error: UnicodeError) -> tuple[str, int]:
-    """Replace each character that has no code by one of ASCII that looks like it, or by ``?``."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end].translate(_NEAREST)
-    return "".join(char if char.isascii() else "?" for char in text), error.end
-
-
-codecs.register_error(_ERRORS, _nearest)
-
-
-#: As wide as a code block is on the sites where people report bugs.
-_MARKDOWN_WIDTH: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +83,11 @@ class Output:
             to_text(result_console(lines))
             file.writelines(f"{line.rstrip()}\n" for line in lines.getvalue().splitlines())
 
-        _write(self.path, print_text)
+        write_result(self.path, print_text)
 
     def write(self, text: str) -> None:
         """Write *text* in place of a report."""
-        _write(self.path, lambda file: file.write(text))
+        write_result(self.path, lambda file: file.write(text))
 
     def save(self, path: str | None, make: Callable[[], str], *, whole: bool = False) -> None:
         """Write a file beside the result, if requested.
@@ -224,7 +99,7 @@ class Output:
         """
         if path is not None:
             text = make()
-            _write(path, lambda file: file.write(text), whole=text if whole else None)
+            write_result(path, lambda file: file.write(text), whole=text if whole else None)
 
     @property
     def unwritten(self) -> bool:
@@ -250,121 +125,3 @@ def _document(result: Any) -> str:
     from vmtool.results.document_kinds import document_of
 
     return encode(result, document_of(result).head(command_line()))
-
-
-@contextmanager
-def _without_waiting(path: str) -> Iterator[None]:
-    """Hold a pipe open in the block, so that opening it once more does not wait for a reader.
-
-    Raises:
-        OSError: If it has none.
-    """
-    from pathlib import Path
-
-    if sys.platform == "win32" or path == "-" or not Path(path).is_fifo():
-        yield
-        return
-    else:
-        try:
-            held = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                raise OSError(errno.ENXIO, "nothing reads this pipe") from error
-            raise
-        try:
-            yield
-        finally:
-            os.close(held)
-
-
-def replace_whole(path: str, text: str) -> bool:
-    """Replace the content of a file as a whole, so that nobody reads half of it.
-
-    Returns:
-        Whether that is done: not for a pipe or a device, nor where a new file may not take its
-        place.
-
-    Raises:
-        OSError: If it cannot be written; the file is as it was.
-    """
-    import tempfile
-    from pathlib import Path
-
-    file = Path(os.path.realpath(path))  # a link stays
-    if file.exists() and not file.is_file():
-        return False
-    if file.exists():
-        mode = file.stat().st_mode & 0o777
-    else:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    try:
-        number, name = tempfile.mkstemp(prefix=".vmtool-", dir=file.parent)
-    except PermissionError:
-        return False
-    fresh = Path(name)
-    try:
-        encoding, errors = _UTF_8
-        with open(number, "w", encoding=encoding, errors=errors, newline="\n") as whole:
-            whole.write(text)
-        fresh.chmod(mode)  # others could not read it otherwise
-        fresh.replace(file)
-    except BaseException as error:
-        fresh.unlink(missing_ok=True)
-        if isinstance(error, PermissionError):  # Windows: somebody reads it now
-            return False
-        raise
-    return True
-
-
-def _write(path: str, write: Callable[[IO[str]], object], *, whole: str | None = None) -> None:
-    """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1.
-
-    Args:
-        path: The file, or ``-``.
-        write: Writes to it.
-        whole: What *write* writes, where it should replace the file as a whole.
-    """
-    encoding, errors = result_encoding() if path == "-" else _UTF_8
-    context = click.get_current_context(silent=True)
-    interrupted = context is not None and context.meta.get(INTERRUPTED)
-    try:
-        if whole is not None and path != "-" and replace_whole(path, whole):
-            return
-        with (
-            _without_waiting(path) if interrupted else nullcontext(),
-            click.open_file(path, "w", encoding=encoding, errors=errors) as file,
-        ):
-            write(file)
-            file.flush()  # a command that goes on, such as one that holds, must reach its reader
-    except OSError as error:
-        if path == "-" and reader_is_gone(error):
-            drop_unwritten()
-            return
-        click.get_current_context().ensure_object(list).append(path)
-        where = "stdout" if path == "-" else path
-        tell(f"vmtool: error: cannot write {where}: {error.strerror or error}")
-        if error.errno == errno.ENXIO:
-            return
-        cause, hint = _explain_full(error, path)
-        if path != "-" and error.errno in {errno.ENOENT, errno.ENOTDIR}:
-            hint = "its folder no longer exists: create it, and run again"
-        if cause is not None:
-            tell(f"  cause: {cause}")
-        tell(f"  hint: {hint}")
-
-
-def _explain_full(error: OSError, path: str) -> tuple[str | None, str]:
-    """Return why a disk takes no more, if it is not full, and what to do."""
-    option = "use -o FILE" if path == "-" else "give a file"
-    cause, hint = None, f"{option} on another disk, and run again"
-    if error.errno == errno.EFBIG:
-        from vmtool.memory.rlimits import how_to_raise, read_resource_limit
-        from vmtool.units import format_size
-
-        limit = read_resource_limit("RLIMIT_FSIZE")
-        if limit is not None and limit.soft is not None:
-            cause = f"RLIMIT_FSIZE is {format_size(limit.soft)}"
-            hint = how_to_raise("RLIMIT_FSIZE", limit=limit)
-    return cause, hint

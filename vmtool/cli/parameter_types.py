@@ -97,7 +97,7 @@ class _ResultFile(click.Path):
         elif not path:  # claim() would say that it is a folder
             raise UsageError(describe_empty(param), hint=GIVE_VALUE)
         else:
-            from vmtool.cli.output import claim
+            from vmtool.cli.output_files import claim
 
             real = claim(str(path))
             if real is not None and param is not None and ctx is not None:

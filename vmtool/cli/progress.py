@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vmtool.cli.output import on_terminal
+from vmtool.cli.streams import on_terminal
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:

@@ -1,36 +1,24 @@
-"""The standard output of the command line, and settings of click."""
+"""The standard streams of the command line: their encoding, messages on stderr, and closed ones."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import sys
 from contextlib import suppress
-from typing import Final
+from typing import IO, Final
 
 import click
 
-from vmtool.errors import VmtoolError
+from vmtool.errors import VmtoolError, printable
 
-#: Where the group keeps the arguments it was called with, in click's ``meta``.
-ARGUMENTS: Final = "vmtool.arguments"
-#: Where the group keeps the command after ``--`` that ``inspect`` and ``fleet`` take.
-COMMAND_AFTER: Final = "vmtool.command"
-#: Whether ``--markdown`` was given.
-MARKDOWN: Final = "vmtool.markdown"
-#: Whether a signal asked the command to stop.
-INTERRUPTED: Final = "vmtool.interrupted"
-
-
-class Context(click.Context):
-    """A context whose help fits a narrow terminal, where click would write 50 columns."""
-
-    def make_formatter(self) -> click.HelpFormatter:
-        import shutil  # a fiftieth of a start that shows no help
-
-        columns = shutil.get_terminal_size().columns
-        width = max(columns - 2, 20) if columns < 52 else None
-        return self.formatter_class(width=width, max_width=self.max_content_width)
+# What the reports use beyond ASCII: units, bars, pictures.
+_NEAREST: Final = str.maketrans("µ█▉▊▋▌▍▎▏▒░·±\u2013", "u###==--.+..~-")
+_ERRORS: Final = "vmtool.nearest"
+#: UTF-8 has no code for half a surrogate pair, which stands for a byte that is not text, such as
+#: one in the name of a file. It is written as the text ``\\udcff``.
+UTF_8: Final = ("utf-8", "backslashreplace")
 
 
 def print_and_exit(ctx: click.Context, text: str) -> None:
@@ -79,3 +67,60 @@ def drop_unwritten() -> None:
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, stream.fileno())
                 os.close(null)
+
+
+def on_terminal(stream: IO[str] | None) -> bool:
+    """Return whether *stream* is shown to a person; ``None``, a closed one, is not."""
+    return stream is not None and stream.isatty()
+
+
+def tell(*lines: str) -> None:
+    """Write *lines* to stderr; a line break in one, such as that of a file's name, is escaped.
+
+    A terminal would break a long line in the middle of a number; one that is read by a program
+    stays one line. Where stderr takes nothing it is lost: the exit code says the same.
+    """
+    shown = [printable(line) for line in lines]
+    if on_terminal(sys.stderr):
+        import shutil
+        import textwrap
+
+        width = max(shutil.get_terminal_size().columns, 20)
+        shown = [
+            textwrap.fill(
+                line,
+                width,
+                subsequent_indent=line[: len(line) - len(line.lstrip())] + "  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for line in shown
+        ]
+    with suppress(OSError):
+        click.echo("\n".join(shown), err=True)
+
+
+def result_encoding() -> tuple[str, str]:
+    """Return the encoding of results on stdout and what happens to other characters.
+
+    UTF-8, as in files, whatever the code page of Windows is. ``PYTHONIOENCODING`` names another
+    where stdout is not a terminal, for readers that know only theirs.
+    """
+    wanted = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    if not wanted or sys.stdout is None or sys.stdout.isatty():
+        return UTF_8
+    try:
+        return codecs.lookup(wanted).name, _ERRORS
+    except LookupError:
+        return UTF_8
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """Replace each character that has no code by one of ASCII that looks like it, or by ``?``."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_NEAREST)
+    return "".join(char if char.isascii() else "?" for char in text), error.end
+
+
+codecs.register_error(_ERRORS, _nearest)

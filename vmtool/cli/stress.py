@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from vmtool.cli.options import Command, devices_options, output_options
-from vmtool.cli.output import Output, command_line, tell
+from vmtool.cli.output import Output, command_line
+from vmtool.cli.streams import tell
 from vmtool.cli.stress_options import into_control, into_settings, stress_control, stress_settings
 from vmtool.errors import ExitCode, UsageError
 

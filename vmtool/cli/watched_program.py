@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vmtool.cli.output import tell
+from vmtool.cli.streams import tell
 
 if TYPE_CHECKING:
     from vmtool.cli.interrupt import Interruption
