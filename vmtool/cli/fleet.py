@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -275,6 +276,7 @@ def _gather(
                 stop=stop,
             ):
                 fleet.add(found)
+        fleet.problems.sort(key=attrgetter("source"))  # hosts answer in any order
         return
     from vmtool.fleet.result_files import read_files
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     _Found: TypeAlias = list[tuple["PoolMasks", Masks]]
 
 #: About so many blocks are the bits of one integer: operations on fewer take as long.
-_SECTION: Final = 2048
+SECTION_BLOCKS: Final = 2048
 #: The most, where pools with granules of different numbers of blocks need more.
 _LONGEST: Final = 1 << 16
 #: From so few bits more or less on they are added or removed one by one.
@@ -146,7 +146,7 @@ class BlockMasks:
         least = lcm(*[granule // pool.block_bytes for pool in kind.pools])
         if least > _LONGEST:
             return None
-        return cls(kind, granule, least * max(_SECTION // least, 1))
+        return cls(kind, granule, least * max(SECTION_BLOCKS // least, 1))
 
     def place(self, at: int, blocks: int) -> int:
         """Place the pools, for *blocks* each, one after the other from *at* on; where the last ends."""

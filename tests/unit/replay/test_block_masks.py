@@ -143,7 +143,7 @@ def test_a_replay_with_bits_is_that_with_bytes(
     for real in (False, True):
         memories = [ListedCalls() if real else None for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(block_masks, "_SECTION", section)
+            patch.setattr(block_masks, "SECTION_BLOCKS", section)
             with_bits = replayed(memories[0])
             patch.setattr(BlockMasks, "of", lambda kind, granule: None)
             assert replayed(memories[1]) == with_bits
