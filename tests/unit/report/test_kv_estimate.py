@@ -46,6 +46,11 @@ def test_a_report_is_printed_as_it_was(golden, report, name, line):
     golden(name, report(line), width=WIDTH)
 
 
+#: Cross attention takes a line more for each kind of layer. The last fills an H200, and each row that
+#: asks for tokens says that there is no memory for one.
+LONGER = {"t5gemma-2b-2b": 16, "t5gemma-9b-9b": 16, "nemotron-3-puzzle-75b-a9b": 17}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -69,4 +74,4 @@ def test_no_built_in_model_takes_more_than_15_lines(monkeypatch, capsys, options
         if run(["kv-estimate", name, *shlex.split(options)]) == 0:
             answered[name] = len(printed(seen[1], WIDTH))
     assert len(answered) > 200  # the engine refuses the others, or their weights are too large
-    assert {name: lines for name, lines in answered.items() if lines > 15} == {}
+    assert {name: lines for name, lines in answered.items() if lines > LONGER.get(name, 15)} == {}

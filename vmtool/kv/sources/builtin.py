@@ -42,6 +42,7 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 _ORIGINS: Final = {
     "aiconfigurator": "github.com/ai-dynamo/aiconfigurator: model_configs",
     "automodel": "github.com/NVIDIA-NeMo/Automodel: the config class of its type",
+    "base": "the model that its card names as its base; no config.json was available",
     "card": "model card or paper; no config.json was available",
     "card-and-logs": "cache sizes in public logs agree; layers and heads from the model card",
     "convert": "Transformers' script that converts its checkpoints",
@@ -51,7 +52,9 @@ _ORIGINS: Final = {
         " attention layers follows from its number of parameters, their order is that of smaller models"
     ),
     "defaults": "config.json on huggingface.co, and Transformers' defaults for what it leaves out",
+    "docs": "documentation of public source code, and the hub's list in github.com/AlexsJones/llmfit",
     "hub": "config.json on huggingface.co, its own or a finetune's",
+    "keras": "github.com/keras-team/keras-hub: a test and its presets; its number of parameters agrees",
     "listing": "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026",
     "log": "llama.cpp's log of its GGUF file, and DeepSeek's config_236B.json",
     "maxtext": "github.com/AI-Hypercomputer/maxtext: its model configs",

@@ -81,3 +81,13 @@ def test_the_keys_of_pooled_indexes_have_the_models_type():
     formats = choose_formats(geometry.dtype, key="fp8", value="fp8")
     cost = SequenceCost.of(geometry, formats)
     assert cost.slope == 11 * (512 + 257 * 2)
+
+
+@pytest.mark.parametrize("model_type", ["glm5_next", "dots3_note"])
+def test_layers_with_an_index_have_the_name_that_published_files_give_them(model_type):
+    config = ROWS[model_type]["config"]
+    text = json.dumps(config)
+    renamed = json.loads(text.replace("indexed_attention", "deepseek_sparse_attention"))
+    assert renamed != config
+    layers = resolve(renamed, "config.json", "m").layers
+    assert layers == resolve(config, "config.json", "m").layers

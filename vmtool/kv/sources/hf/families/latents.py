@@ -65,7 +65,7 @@ LATENTS: dict[str, Family] = {
         Family(
             plan=layer_kinds.unlisted,
             attention=latent_attention.indexed_or_windowed_latent,
-            meaning={"indexed_attention": LayerKind.MLA, "sliding_attention": LayerKind.WINDOW},
+            meaning={**SPARSE_MLA.meaning, "sliding_attention": LayerKind.WINDOW},
             finish=shared_layers.shared_indexes,
             harmless=SPARSE_MLA.harmless,
         ),

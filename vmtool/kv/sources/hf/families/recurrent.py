@@ -125,10 +125,7 @@ RECURRENT: dict[str, Family] = {
     "glm5_next_text": Family(
         plan=layer_kinds.unlisted,
         attention=latent_attention.pooled_indexed_latent,
-        meaning={
-            "indexed_attention": LayerKind.MLA,
-            "linear_attention": LayerKind.KIMI_DELTA,
-        },
+        meaning={**SPARSE_MLA.meaning, "linear_attention": LayerKind.KIMI_DELTA},
         states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
         names=_KIMI_DELTA_NAMES,
         finish=shared_layers.shared_indexes,
