@@ -1,12 +1,12 @@
 """Which granules of its ranges a sequence needs at which length, compared with the policies."""
 
-import sys
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.packing.range_shapes import StridedRange, shapes_of
+from vmtool.kv.packing.entry_counts import EntryCount
+from vmtool.kv.packing.range_shapes import PackedRange, StridedRange, shapes_of
 
 LONGEST = 400
 NAMES = ["per-tensor", "kv-merged", "token-major", "head-major", "floor-per-page"]
@@ -38,21 +38,42 @@ def test_the_longest_length_is_the_last_on_the_same_memory(policies, data):
             assert shape.granules(longest) == shape.granules(tokens) < shape.granules(longest + 1)
 
 
-@given(st.data())
-def test_what_is_regular_grows_by_the_same_in_each_period(policies, data):
-    for shape in shapes_of(data.draw(policies(NAMES))):
-        period, entries = shape.period, shape.entries
-        if period is None:
-            continue
-        room = shape.stride // shape.row_bytes if isinstance(shape, StridedRange) else sys.maxsize
-        begins = [
-            tokens
-            for tokens in range(LONGEST)
-            if entries.at(tokens + period) - entries.at(tokens) == period // entries.every
-            and entries.at(tokens + period) <= room
-        ]
-        grown = {shape.granules(tokens + period) - shape.granules(tokens) for tokens in begins}
-        assert len(grown) <= 1
+GRANULES = st.integers(1, 64)
+ENTRIES = st.builds(EntryCount, st.none() | st.integers(1, LONGEST), st.integers(1, 3))
+
+
+@given(
+    st.builds(
+        PackedRange,
+        st.just(1),
+        GRANULES,
+        GRANULES,
+        ENTRIES,
+        st.integers(0, 99),
+        st.just(0) | st.integers(1, 5),
+    )
+    | st.builds(
+        lambda granule, row, heads, entries: StridedRange(
+            1, granule, heads, row, entries, granule * row * LONGEST
+        ),
+        GRANULES,
+        GRANULES,
+        st.integers(1, 3),
+        ENTRIES,
+    )
+)
+def test_what_is_regular_grows_by_the_same_in_each_period(shape):
+    period, entries = shape.period, shape.entries
+    if period is None:
+        assert isinstance(shape, StridedRange)
+        return
+    grown = {
+        shape.granules(tokens + period) - shape.granules(tokens)
+        for tokens in range(LONGEST)
+        if entries.cap is None or tokens + period <= entries.cap
+    }
+    assert period > 0
+    assert len(grown) <= 1
 
 
 @given(st.data())
