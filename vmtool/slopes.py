@@ -51,18 +51,6 @@ class Slope:
         return self.low > 0
 
 
-def slope(points: Sequence[tuple[float, float]], *, confidence: float = 0.99) -> Slope | None:
-    """Return the Theil-Sen slope of *points*, or ``None`` for fewer than six of them.
-
-    The median of the slopes of all pairs (Theil 1950) ignores a warm-up step and single outliers,
-    which least squares would call growth. The interval (Sen 1968) comes from the distribution of
-    Kendall's S, corrected for ties, and assumes no shape of the noise. It does assume that each point
-    has noise of its own. Where points rise and fall in waves, as a heap does between two collections,
-    the interval is that of as many points as are worth one of their own.
-    """
-    return pooled_slope([points], confidence=confidence)
-
-
 def _falls(points: Sequence[tuple[float, float]]) -> bool:
     """Return whether y falls by more than a tenth of what it rises from the first point to the last.
 
@@ -99,15 +87,22 @@ def pooled_slope(
 ) -> Slope | None:
     """Return the Theil-Sen slope that several *series* share, each with a level of its own.
 
-    Only pairs within a series have a slope; Kendall's S and its variance add up over the series
-    (van Belle and Hughes, Water Resources Research 20, 1984).
+    The median of the slopes of all pairs (Theil 1950) ignores a warm-up step and single outliers,
+    which least squares would call growth. The interval (Sen 1968) comes from the distribution of
+    Kendall's S, corrected for ties, and assumes no shape of the noise. Only pairs within a series have
+    a slope; S and its variance add up over the series (van Belle and Hughes, Water Resources Research
+    20, 1984).
+
+    The interval does assume that each point has noise of its own. Where points rise and fall in waves,
+    as a heap does between two collections, it is that of as many points as are worth one of their own.
 
     Args:
         series: Such as the runs of one plan.
         confidence: Of the interval.
 
     Returns:
-        The slope, or ``None`` where there are too few points for an interval of that confidence.
+        The slope, or ``None`` where there are too few points for an interval of that confidence: at
+        99 %, fewer than six in a single series.
     """
     thinned = _thinned(series)
     found = _sen_slope(thinned, confidence, 1.0)

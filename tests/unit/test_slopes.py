@@ -2,47 +2,47 @@
 
 import random
 
-from vmtool.slopes import median_slope, slope
+from vmtool.slopes import median_slope, pooled_slope
 
 
 def test_a_line_has_its_slope():
-    found = slope([(x, 3 * x + 7) for x in range(50)])
+    found = pooled_slope([[(x, 3 * x + 7) for x in range(50)]])
     assert found.per_step == found.low == found.high == 3
     assert found.rises
 
 
 def test_a_small_leak_shows_through_noise():
     noise = random.Random(2)
-    found = slope([(x, 4096 * x + noise.gauss(0, 50_000)) for x in range(100)])
+    found = pooled_slope([[(x, 4096 * x + noise.gauss(0, 50_000)) for x in range(100)]])
     assert found.rises
     assert found.low < 4096 < found.high
 
 
 def test_a_warm_up_step_is_not_a_leak():
     points = [(x, 0) for x in range(10)] + [(x, 5_000_000) for x in range(10, 100)]
-    assert not slope(points).rises
+    assert not pooled_slope([points]).rises
 
 
 def test_noise_without_growth_rises_no_more_often_than_the_confidence_allows():
     rises = 0
     for seed in range(200):
         noise = random.Random(seed)
-        rises += slope([(x, noise.gauss(0, 1)) for x in range(40)]).rises
+        rises += pooled_slope([[(x, noise.gauss(0, 1)) for x in range(40)]]).rises
     assert rises <= 6  # 1 in 200 expected: half of 1 %
 
 
 def test_too_few_points_have_no_slope():
-    assert slope([(x, x) for x in range(5)]) is None
-    assert slope([(1, y) for y in range(20)]) is None
+    assert pooled_slope([[(x, x) for x in range(5)]]) is None
+    assert pooled_slope([[(1, y) for y in range(20)]]) is None
 
 
 def test_six_points_that_all_rise_are_enough_and_five_of_six_are_not():
-    assert slope([(x, x) for x in range(6)]).rises
-    assert not slope([(0, 0), (1, 1), (2, 2), (3, 1), (4, 3), (5, 2)]).rises
+    assert pooled_slope([[(x, x) for x in range(6)]]).rises
+    assert not pooled_slope([[(0, 0), (1, 1), (2, 2), (3, 1), (4, 3), (5, 2)]]).rises
 
 
 def test_many_points_are_thinned_and_keep_the_slope():
-    found = slope([(x, 2 * x) for x in range(10_000)])
+    found = pooled_slope([[(x, 2 * x) for x in range(10_000)]])
     assert found.points <= 400
     assert found.per_step == 2
 

@@ -32,12 +32,6 @@ class Interval:
     low: int
     high: int | None
 
-    def hull(self, other: Interval) -> Interval:
-        """Return the smallest interval that holds both."""
-        unbounded = self.high is None or other.high is None
-        high = None if unbounded else max(self.high or 0, other.high or 0)
-        return Interval(min(self.low, other.low), high)
-
 
 def quantile_ranks(
     count: int, quantile: Fraction, confidence: float

@@ -35,9 +35,9 @@ def trends(
 ) -> tuple[Trend, ...]:
     """Return the trend of every counter that has at least six samples and changed.
 
-    The slope is Theil and Sen's with a 99 % interval (see ``vmtool.slopes.slope``). It is called growth
-    if it lasts, by the rule of ``stress`` (see ``vmtool.slopes.growth``), and is at least 1 MiB (8 of what
-    is counted) and 1 % of the counter over the whole watch.
+    The slope is Theil and Sen's with a 99 % interval (see ``vmtool.slopes.pooled_slope``). It is called
+    growth if it lasts, by the rule of ``stress`` (see ``vmtool.slopes.growth``), and is at least 1 MiB
+    (8 of what is counted) and 1 % of the counter over the whole watch.
 
     Args:
         samples: In order.

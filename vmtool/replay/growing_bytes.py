@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.growth_pattern import GrowthPattern
+from vmtool.replay.shortcuts import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from vmtool.replay.growth_pattern import Repeated
     from vmtool.replay.sequence import RunningSequence
 
-NEVER: Final = 1 << 62
 #: With fewer steps that commit, it is faster to take them one by one.
 _LEAST_STEPS: Final = 4
 #: If so many tokens are not worth it that a sequence joins, few sequences have enough of them.

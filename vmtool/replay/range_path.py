@@ -12,24 +12,19 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import CheckFailedError
-from vmtool.replay.fast_path import END, STEP
-from vmtool.replay.growing_bytes import NEVER, GrowingBytes
+from vmtool.replay.growing_bytes import GrowingBytes
 from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.shortcuts import ARRIVAL, END, NEVER, STEP, STOP_EVERY, Shortcuts
 from vmtool.replay.stores import MOST_STEPS
 from vmtool.results.kv_replay import OnRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from vmtool.replay.fast_path import SimulationState
     from vmtool.replay.range_store import RangeStore
-    from vmtool.replay.stores import Growth
+    from vmtool.replay.shortcuts import SimulationState
     from vmtool.replay.token_bytes import UsedBytes
 
-_ARRIVAL: Final = 2
-#: Events between two looks at whether to stop.
-_EVENTS: Final = 64
 #: Steps of a sequence that commit.
 _FEW_STEPS: Final = 10
 #: Looking up so few is not worth avoiding.
@@ -38,21 +33,13 @@ _FEW_PLACES: Final = 2
 _FLUSH: Final = 256
 
 
-class RangeShortcuts:
-    """The shortcuts of a simulation.
+class RangeShortcuts(Shortcuts):
+    """The shortcuts of a simulation where each sequence has ranges of its own."""
 
-    Args:
-        simulation: Whose state they change.
-        store: The memory of its sequences.
-        used: The bytes of a sequence by its length.
-    """
+    _store: RangeStore
 
     def __init__(self, simulation: SimulationState, store: RangeStore, used: UsedBytes) -> None:
-        self._simulation = simulation
-        self._store = store
-        self._used = used
-        self._first: dict[int, Growth] = {}  # by the prompt
-        self._next: dict[int, Growth] = {}  # by the length that was covered
+        super().__init__(simulation, store, used)
         self._release_calls: dict[int, int] = {}  # by the length that memory was requested for
         self._growing = GrowingBytes(store.growth, simulation.plan.step_ns)
         self._until_ns = 0  # the steps of those that grow by patterns are taken before then
@@ -99,24 +86,8 @@ class RangeShortcuts:
         growing.steps = growing.calls = growing.moment = 0
 
     def _needs_decision(self) -> bool:
-        """Return whether the next event is none for :meth:`_run`, whose set-up takes longer to say so.
-
-        Where sequences wait for memory, that is true of most.
-        """
-        simulation = self._simulation
-        if self._growing.waiting or self._growing.count:
-            return False
-        if not simulation.heap or not (simulation.stalled or simulation.queue):
-            return False
-        _, kind, order, seq = simulation.heap[0]
-        if seq.order != order:
-            return False
-        if kind == END:
-            return True
-        longest, account = seq.covered, simulation.account
-        assert longest is not None  # noqa: S101 - else there is no step
-        nbytes = self._store.step(longest, longest + 1).nbytes
-        return account.owned - account.kept + nbytes > account.budget
+        growing = self._growing
+        return not (growing.waiting or growing.count) and super()._needs_decision()
 
     def _run(self, stop: Callable[[], bool]) -> int | None:
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
@@ -158,7 +129,7 @@ class RangeShortcuts:
         capped, others = self._used.capped, self._used.others
         most_live = sampler.most_live
         grown = 0
-        look = _EVENTS
+        look = STOP_EVERY
         due: int | None = None
         # Until then all steps fit, whatever is committed besides up to this, if so many join.
         safe_ns, fixed_most, joins = until, fixed, 0
@@ -175,7 +146,7 @@ class RangeShortcuts:
                     heappop(heap)  # it was preempted meanwhile
                     continue
             elif arrival_ns != NEVER and not stalled:
-                at, kind = arrival_ns, _ARRIVAL
+                at, kind = arrival_ns, ARRIVAL
                 if at < now:  # noqa: PLR1730 - max() takes longer
                     at = now
             else:
@@ -237,12 +208,12 @@ class RangeShortcuts:
                     continue
                 look -= 1
                 if not look:
-                    look = _EVENTS
+                    look = STOP_EVERY
                     if stop():
                         until = max(until, now)
                         break
             if at >= safe_ns:
-                upto = at + 1 if kind == STEP or (kind == _ARRIVAL and at == arrival_ns) else at
+                upto = at + 1 if kind == STEP or (kind == ARRIVAL and at == arrival_ns) else at
                 upto = max(upto, until)
                 refused_ns = self._sweep(upto, budget - fixed)
                 if refused_ns is not None:
@@ -563,25 +534,8 @@ class RangeShortcuts:
 
     # ---- what growth takes ----------------------------------------------------------------------
 
-    def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
-        """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
-        step = self._store.step(backed, tokens)
-        nbytes = step.nbytes if backed < 0 else self._store.step(-1, step.backed).nbytes
-        self._check(nbytes, step.covered)
-        if len(table) >= MOST_STEPS:
-            table.clear()
-        table[at] = step
-        return step
-
     def _calls(self, backed: int) -> int:
         if len(self._release_calls) >= MOST_STEPS:
             self._release_calls.clear()
         calls = self._release_calls[backed] = self._store.calls(backed)
         return calls
-
-    def _check(self, nbytes: int, covered: int | None) -> None:
-        """Check that *nbytes* are enough for the *covered* tokens that they are said to be for."""
-        longest = self._simulation.plan.max_tokens
-        tokens = longest if covered is None else min(covered, longest)
-        if self._used.at(tokens) > nbytes:
-            raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")

@@ -13,13 +13,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.replay.fast_path import END, STEP, Shortcuts
+from vmtool.replay.pool_path import PoolShortcuts
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_path import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.sampler import Sampler
 from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.shortcuts import END, STEP
 from vmtool.replay.token_bytes import UsedBytes
 from vmtool.results.kv_replay import OnRefusal
 
@@ -134,13 +135,13 @@ class Simulation:
         self._close()
         return True
 
-    def _shortcuts_of(self, store: Store) -> Shortcuts | RangeShortcuts | None:
+    def _shortcuts_of(self, store: Store) -> PoolShortcuts | RangeShortcuts | None:
         """Return the shortcuts, or ``None`` where steps depend on more than the budget."""
         if self.account.memory is not None or self.account.retain or self.plan.commit_ahead:
             return None
         if isinstance(store, RangeStore):
             return RangeShortcuts(self, store, self._live)
-        return Shortcuts(self, store, self._live) if isinstance(store, PoolStore) else None
+        return PoolShortcuts(self, store, self._live) if isinstance(store, PoolStore) else None
 
     # ---- time -------------------------------------------------------------------------------
 

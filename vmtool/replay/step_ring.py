@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from vmtool.replay.shortcuts import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from vmtool.replay.sequence import RunningSequence
-
-_NEVER: Final = 1 << 62
 
 
 class StepRing:
@@ -33,7 +33,7 @@ class StepRing:
 
     def __init__(self, period_ns: int, place: int) -> None:
         self.members: list[RunningSequence] = []
-        self.next_ns = _NEVER
+        self.next_ns = NEVER
         self.last_ns = self.swept_ns = 0
         self._period_ns = period_ns
         self._class = place
@@ -87,7 +87,7 @@ class StepRing:
         del self._phases[place], self.members[place], self._takers[place]
         if place < self._place:
             self._place -= 1
-        self.next_ns = self._next() if self.members else _NEVER
+        self.next_ns = self._next() if self.members else NEVER
 
     def advance(self, until: int, most: int) -> int:
         """Go over the steps before *until* (there is at least one), at most *most*; return how many."""

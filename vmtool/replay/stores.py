@@ -74,6 +74,9 @@ class Store(Protocol):
     def drop(self, seq: RunningSequence) -> None:
         """Take back all of its memory."""
 
+    def step(self, backed: int, tokens: int) -> Growth:
+        """Return what growing from *backed*, or from nothing if that is -1, to *tokens* takes."""
+
     def close(self) -> None:
         """Give back what was there without sequences."""
 

@@ -68,11 +68,6 @@ def test_ranks_of_an_absurd_count_come_at_once():
     assert 0 < low < 1 << 61 < high
 
 
-def test_a_hull_is_unbounded_when_either_part_is():
-    assert Interval(5, 9).hull(Interval(3, 7)) == Interval(3, 9)
-    assert Interval(5, 9).hull(Interval(6, None)) == Interval(5, None)
-
-
 def test_the_median_of_few_values_has_no_interval():
     assert median_interval([1, 2, 3, 4, 5], 0.95) is None
     assert median_interval([6, 1, 5, 2, 4, 3], 0.95) == Interval(1, 6)

@@ -135,13 +135,6 @@ class DeviceContext:
         free, total = self.free_and_total_bytes()
         return total - free
 
-    def used_bytes_if_available(self) -> int | None:
-        """Return what is in use on the device; ``None`` also where the driver call fails."""
-        try:
-            return None if self.lost else self.used_bytes()
-        except CudaError:
-            return None
-
 
 def _release(loaded: driver.Driver, ordinal: int) -> None:
     if loaded.lost is None:

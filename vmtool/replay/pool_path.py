@@ -9,83 +9,36 @@ ends with all totals in local variables; sequences that grow alike take their st
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from vmtool.errors import CheckFailedError
 from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.shortcuts import ARRIVAL, END, NEVER, STEP, STOP_EVERY, Shortcuts
 from vmtool.replay.step_ring import StepRing
-from vmtool.replay.stores import MOST_STEPS
 
 if TYPE_CHECKING:
-    from collections import deque
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from vmtool.kv.traces.request import Request
-    from vmtool.replay.account import Account
     from vmtool.replay.pool_store import PoolStore
-    from vmtool.replay.replay_recorder import Recorder
-    from vmtool.replay.rules import Plan
-    from vmtool.replay.sampler import Sampler
-    from vmtool.replay.stores import Growth, Store
+    from vmtool.replay.shortcuts import SimulationState
     from vmtool.replay.token_bytes import UsedBytes
-
-#: The kinds of events of a sequence, in the order that they have at one moment.
-END: Final = 0
-STEP: Final = 1
-_ARRIVAL: Final = 2
 
 _LEAST_REST: Final = 16
 _MOST_REST: Final = 1 << 12
-_NEVER: Final = 1 << 62
-#: Events between two looks at whether to stop.
-_EVENTS: Final = 64
 
 
-class SimulationState(Protocol):
-    """The state of a simulation, which has one; see its attributes."""
+class PoolShortcuts(Shortcuts):
+    """The shortcuts of a simulation with block pools."""
 
-    plan: Plan
-    store: Store
-    account: Account
-    recorder: Recorder
-    sampler: Sampler
-    admitted: dict[int, RunningSequence]
-    stalled: dict[int, RunningSequence]
-    heap: list[tuple[int, int, int, RunningSequence]]
-    queue: deque[RunningSequence]
-    unread: Iterator[Request]
-    next_request: Request | None
-    now: int
-    orders: int
-    events: int
-
-    def advance(self, now: int) -> None:
-        """Let time pass until *now*."""
-
-
-class Shortcuts:
-    """The shortcuts of a simulation.
-
-    Args:
-        simulation: Whose state they change.
-        store: The memory of its sequences.
-        used: The bytes of a sequence by its length.
-    """
+    _store: PoolStore
 
     def __init__(self, simulation: SimulationState, store: PoolStore, used: UsedBytes) -> None:
-        self._simulation = simulation
-        self._store = store
-        self._used = used
-        self._first: dict[int, Growth] = {}  # by the prompt
-        self._next: dict[int, Growth] = {}  # by the length that was covered
+        super().__init__(simulation, store, used)
         # Those whose steps are in a ring are not in the heap with these. They are settled when this
         # ends; where that is too often, none are for some time.
         regular = store.regular
         self._start, self._period = start, period = regular or (0, 1)
         self._growth = store.step(start, start + 1)
-        self._place = (
-            self._growth.lacks[0][0] if regular else 0
-        )  # of the class that turns take from
+        self._place = self._growth.lacks[0][0] if regular else 0  # of the class of these blocks
         self._ring = None
         if regular:
             self._ring = StepRing(period * simulation.plan.step_ns, self._place)
@@ -114,24 +67,6 @@ class Shortcuts:
         if self._ring is not None and self._ring.members:
             self._leave_ring(self._ring)
 
-    def _needs_decision(self) -> bool:
-        """Return whether :meth:`_run` cannot handle the next event; its set-up takes longer than this.
-
-        If sequences wait for memory, that is true of most events.
-        """
-        simulation = self._simulation
-        if not simulation.heap or not (simulation.stalled or simulation.queue):
-            return False
-        _, kind, order, seq = simulation.heap[0]
-        if seq.order != order:
-            return False
-        if kind == END:
-            return True
-        longest, account = seq.covered, simulation.account
-        assert longest is not None  # noqa: S101 - else there is no step
-        nbytes = self._store.step(longest, longest + 1).nbytes
-        return account.owned - account.kept + nbytes > account.budget
-
     def _run(self, stop: Callable[[], bool]) -> int | None:
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
         simulation, store, ring = self._simulation, self._store, self._ring
@@ -145,7 +80,7 @@ class Shortcuts:
         stalled = bool(simulation.stalled)
         waiting = stalled or bool(simulation.queue)
         request = simulation.next_request
-        arrival_ns = _NEVER if request is None or simulation.queue else request.arrival_ns
+        arrival_ns = NEVER if request is None or simulation.queue else request.arrival_ns
         now, orders = simulation.now, simulation.orders
         committed, owned, running = account.committed, account.owned, account.sequences
         committed_moment = owned_moment = running_moment = 0
@@ -154,7 +89,7 @@ class Shortcuts:
         stretch, stale = account.stretch, account.stale
         committed_low, committed_high = stretch.committed_min, stretch.committed_max
         peak, peak_at = account.peak_committed, account.peak_at
-        running_low, running_high = _NEVER, 0
+        running_low, running_high = NEVER, 0
         prompts = steps = token_area = time_area = other_area = 0
         overlap, last_ns = account.overlap, recorder.last_ns
         waits: list[int] = []
@@ -163,14 +98,14 @@ class Shortcuts:
         others = self._used.steps
         most_live = sampler.most_live
         grown = 0
-        look = _EVENTS
+        look = STOP_EVERY
         due: int | None = None
         growth, most, start, period = self._growth, self._most, self._start, self._period
         ring_bytes, ring_steps = growth.nbytes, 0
         place = self._place
-        rest, turn_ns = _NEVER, _NEVER if ring is None else ring.next_ns
+        rest, turn_ns = NEVER, NEVER if ring is None else ring.next_ns
         if simulation.events < self._rest:
-            start, rest = _NEVER, self._rest - simulation.events
+            start, rest = NEVER, self._rest - simulation.events
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -178,11 +113,11 @@ class Shortcuts:
                 if seq.order != order:
                     heappop(heap)  # it was preempted meanwhile
                     continue
-            elif arrival_ns != _NEVER and not stalled:
-                at, kind = max(arrival_ns, now), _ARRIVAL
+            elif arrival_ns != NEVER and not stalled:
+                at, kind = max(arrival_ns, now), ARRIVAL
             else:
                 break
-            in_turn = turn_ns < at + (kind == _ARRIVAL)
+            in_turn = turn_ns < at + (kind == ARRIVAL)
             moment = turn_ns if in_turn else at
             if moment != now:
                 if moment >= due_ns:
@@ -190,7 +125,7 @@ class Shortcuts:
                     break
                 look -= 1
                 if not look:
-                    look = _EVENTS
+                    look = STOP_EVERY
                     if stop():
                         break
                     if grown >= rest:  # time for turns again
@@ -210,7 +145,7 @@ class Shortcuts:
                     if running > running_high:  # noqa: PLR1730
                         running_high = running
             if ring is not None and in_turn:
-                until = now + 1 if moment == now else at + (kind == _ARRIVAL)
+                until = now + 1 if moment == now else at + (kind == ARRIVAL)
                 if until > due_ns:  # noqa: PLR1730
                     until = due_ns
                 count = ring.advance(until, (budget - committed) // most)
@@ -237,7 +172,7 @@ class Shortcuts:
                         if after < count and left > unowned:  # else it is not known to last
                             unowned, unowned_charged = left, committed
                 owned += count * ring_bytes
-                if stale or turn_ns < at + (kind == _ARRIVAL) or at >= due_ns:
+                if stale or turn_ns < at + (kind == ARRIVAL) or at >= due_ns:
                     continue
                 if committed - owned > unowned and at != now:
                     unowned, unowned_charged = committed - owned, committed
@@ -359,7 +294,7 @@ class Shortcuts:
                 if running > running_high:  # noqa: PLR1730
                     running_high = running
                 simulation.next_request = request = next(unread, None)
-                arrival_ns = _NEVER if request is None else request.arrival_ns
+                arrival_ns = NEVER if request is None else request.arrival_ns
             committed += nbytes
             committed_moment += nbytes * now
             commits += calls
@@ -389,7 +324,7 @@ class Shortcuts:
         account.peak_charged = max(account.peak_charged, peak)
         account.stale = stale
         stretch.committed_min, stretch.committed_max = committed_low, committed_high
-        if running_low != _NEVER:
+        if running_low != NEVER:
             stretch.sequences_min = min(stretch.sequences_min, running_low)
             stretch.reserved_min = min(stretch.reserved_min, account.reserved)
         if running_high:
@@ -467,19 +402,3 @@ class Shortcuts:
         self._rest = 0 if worth else simulation.events + self._ring_patience
         self._ring_steps = 0
         self._ring = StepRing(period * step_ns, self._place)
-
-    def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
-        """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
-        step = self._store.step(backed, tokens)
-        self._check(self._store.step(-1, step.backed).nbytes, step.covered)
-        if len(table) >= MOST_STEPS:
-            table.clear()
-        table[at] = step
-        return step
-
-    def _check(self, nbytes: int, covered: int | None) -> None:
-        """Check that *nbytes* are enough for the *covered* tokens that they are said to be for."""
-        longest = self._simulation.plan.max_tokens
-        tokens = longest if covered is None else min(covered, longest)
-        if self._used.at(tokens) > nbytes:
-            raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")

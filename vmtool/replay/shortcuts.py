@@ -1,0 +1,105 @@
+"""What the fast paths of both kinds of stores have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from vmtool.errors import CheckFailedError
+from vmtool.replay.stores import MOST_STEPS
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterator
+
+    from vmtool.kv.traces.request import Request
+    from vmtool.replay.account import Account
+    from vmtool.replay.replay_recorder import Recorder
+    from vmtool.replay.rules import Plan
+    from vmtool.replay.sampler import Sampler
+    from vmtool.replay.sequence import RunningSequence
+    from vmtool.replay.stores import Growth, Store
+    from vmtool.replay.token_bytes import UsedBytes
+
+#: The kinds of events, in the order that they have at one moment.
+END: Final = 0
+STEP: Final = 1
+ARRIVAL: Final = 2
+
+#: Later than any event.
+NEVER: Final = 1 << 62
+#: Events between two calls that ask whether to stop.
+STOP_EVERY: Final = 64
+
+
+class SimulationState(Protocol):
+    """The state of a simulation, which has one; see its attributes."""
+
+    plan: Plan
+    store: Store
+    account: Account
+    recorder: Recorder
+    sampler: Sampler
+    admitted: dict[int, RunningSequence]
+    stalled: dict[int, RunningSequence]
+    heap: list[tuple[int, int, int, RunningSequence]]
+    queue: deque[RunningSequence]
+    unread: Iterator[Request]
+    next_request: Request | None
+    now: int
+    orders: int
+    events: int
+
+    def advance(self, now: int) -> None:
+        """Let time pass until *now*."""
+
+
+class Shortcuts:
+    """The shortcuts of a simulation; the base of those of both kinds of stores.
+
+    Args:
+        simulation: Whose state they change.
+        store: The memory of its sequences.
+        used: The bytes of a sequence by its length.
+    """
+
+    def __init__(self, simulation: SimulationState, store: Store, used: UsedBytes) -> None:
+        self._simulation = simulation
+        self._store = store
+        self._used = used
+        self._first: dict[int, Growth] = {}  # by the prompt
+        self._next: dict[int, Growth] = {}  # by the length that was covered
+
+    def _needs_decision(self) -> bool:
+        """Return whether the fast path cannot take the next event; to begin it takes longer than this.
+
+        If sequences wait for memory, that is true of most events.
+        """
+        simulation = self._simulation
+        if not simulation.heap or not (simulation.stalled or simulation.queue):
+            return False
+        _, kind, order, seq = simulation.heap[0]
+        if seq.order != order:
+            return False
+        if kind == END:
+            return True
+        longest, account = seq.covered, simulation.account
+        assert longest is not None  # noqa: S101 - else there is no step
+        nbytes = self._store.step(longest, longest + 1).nbytes
+        return account.owned - account.kept + nbytes > account.budget
+
+    def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
+        """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
+        step = self._store.step(backed, tokens)
+        nbytes = step.nbytes if backed < 0 else self._store.step(-1, step.backed).nbytes
+        self._check(nbytes, step.covered)
+        if len(table) >= MOST_STEPS:
+            table.clear()
+        table[at] = step
+        return step
+
+    def _check(self, nbytes: int, covered: int | None) -> None:
+        """Check that *nbytes* are enough for the *covered* tokens that they are said to be for."""
+        longest = self._simulation.plan.max_tokens
+        tokens = longest if covered is None else min(covered, longest)
+        if self._used.at(tokens) > nbytes:
+            raise CheckFailedError(f"{tokens} tokens of a sequence are more than it committed")
