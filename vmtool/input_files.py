@@ -263,7 +263,9 @@ class _Gunzip(io.RawIOBase):
             if self._failure is not None:
                 raise self._failure
             if self._member.eof:
-                self._input = self._member.unused_data or self._file.read(_CHUNK)
+                self._input = self._member.unused_data
+                if len(self._input) < len(_GZIP):  # the next member may begin in the next chunk
+                    self._input += self._file.read(_CHUNK)
                 if not self._input.startswith(_GZIP):  # nothing, or padding after the last member
                     return 0
                 self._member = self._new()

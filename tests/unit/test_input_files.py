@@ -1,16 +1,19 @@
-"""Pipes as input files."""
+"""Pipes and gzip as input files."""
 
+import gzip
 import io
 import os
+import random
 import threading
 
 import pytest
 
 from vmtool.errors import InputError
-from vmtool.input_files import copy_pipe
+from vmtool.input_files import copy_pipe, open_bytes
 
-if not hasattr(os, "mkfifo"):
-    pytest.skip("this platform has no pipes with a name", allow_module_level=True)
+posix = pytest.mark.skipif(
+    not hasattr(os, "mkfifo"), reason="this platform has no pipes with a name"
+)
 
 
 @pytest.fixture
@@ -26,11 +29,13 @@ def _copied(path, **options):
     return copy.getvalue()
 
 
+@posix
 def test_a_pipe_that_nothing_writes_to_is_an_error(pipe):
     with pytest.raises(InputError, match="a pipe that no program writes to, after 0 s"):
         _copied(pipe, wait_ns=0)
 
 
+@posix
 @pytest.mark.parametrize("text", [b"", b"some", b"x" * 300_000])
 def test_a_pipe_is_copied_to_its_end(pipe, text):
     writer = threading.Thread(target=pipe.write_bytes, args=(text,))
@@ -39,6 +44,7 @@ def test_a_pipe_is_copied_to_its_end(pipe, text):
     writer.join()
 
 
+@posix
 def test_a_writer_that_has_written_nothing_yet_is_waited_for(pipe):
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     writer = os.open(pipe, os.O_WRONLY)
@@ -52,6 +58,7 @@ def test_a_writer_that_has_written_nothing_yet_is_waited_for(pipe):
     assert copied == [b"late"]
 
 
+@posix
 @pytest.mark.parametrize("text", [b"", b"some"])
 def test_a_pipe_without_a_name_is_read_at_once(text):
     reader, writer = os.pipe()
@@ -61,3 +68,15 @@ def test_a_pipe_without_a_name_is_read_at_once(text):
         assert _copied(f"/dev/fd/{reader}", wait_ns=0) == text
     finally:
         os.close(reader)
+
+
+@pytest.mark.parametrize("size", [(1 << 16) - 1, 1 << 16, (1 << 16) + 1])
+def test_a_gzip_member_may_end_anywhere_in_a_chunk(tmp_path, size):
+    """What followed was lost if the first byte of the next member was the last of a chunk of 64 KiB."""
+    path = tmp_path / "results.gz"
+    noise = random.Random(0).randbytes(size)
+    members = (gzip.compress(noise[:length], 0) for length in range(size, 0, -1))
+    member = next(each for each in members if len(each) == size)
+    path.write_bytes(member + gzip.compress(b"second"))
+    with open_bytes(str(path)) as file:
+        assert file.read().endswith(b"second")
