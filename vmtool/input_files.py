@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _GZIP: Final = b"\x1f\x8b"
+#: What tapes and disks fill their last block with; it may follow a member of gzip data.
+_PADDING: Final = b"\0"
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _CHUNK: Final = 1 << 16
 #: What a file is by its first bytes, for messages: an article and the usual name.
@@ -263,12 +265,17 @@ class _Gunzip(io.RawIOBase):
             if self._failure is not None:
                 raise self._failure
             if self._member.eof:
-                self._input = self._member.unused_data
-                if len(self._input) < len(_GZIP):  # the next member may begin in the next chunk
-                    self._input += self._file.read(_CHUNK)
-                if not self._input.startswith(_GZIP):  # nothing, or padding after the last member
+                rest = self._member.unused_data.lstrip(_PADDING)
+                while len(rest) < len(_GZIP) and (more := self._file.read(_CHUNK)):
+                    rest = (rest + more).lstrip(_PADDING)
+                if not rest:
                     return 0
-                self._member = self._new()
+                if not rest.startswith(_GZIP):
+                    self._failure = OSError(
+                        errno.EIO, "its gzip data is followed by data that is not gzip"
+                    )
+                    continue
+                self._input, self._member = rest, self._new()
             elif not self._input:
                 self._input = self._file.read(_CHUNK)
                 if not self._input:

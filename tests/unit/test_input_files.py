@@ -80,3 +80,23 @@ def test_a_gzip_member_may_end_anywhere_in_a_chunk(tmp_path, size):
     path.write_bytes(member + gzip.compress(b"second"))
     with open_bytes(str(path)) as file:
         assert file.read().endswith(b"second")
+
+
+def test_padding_between_gzip_members_is_skipped(tmp_path):
+    path = tmp_path / "results.gz"
+    padding = bytes((1 << 16) + 9)
+    path.write_bytes(gzip.compress(b"first") + padding + gzip.compress(b"second") + padding)
+    with open_bytes(str(path)) as file:
+        assert file.read() == b"firstsecond"
+        assert file.read() == b""
+
+
+def test_what_follows_a_gzip_member_and_is_none_is_an_error(tmp_path):
+    """A member whose first bytes are damaged was taken for padding, and all behind it was lost."""
+    path = tmp_path / "results.gz"
+    path.write_bytes(gzip.compress(b"first") + b"\0\x1f" + gzip.compress(b"second"))
+    with open_bytes(str(path)) as file:
+        assert file.read1() == b"first"
+        for _ in range(2):
+            with pytest.raises(OSError, match="is followed by data that is not gzip"):
+                file.read1()
