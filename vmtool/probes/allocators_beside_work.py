@@ -106,11 +106,7 @@ def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
             return replace(_ended_by(error), cycles=cycles.done, alone=_latency(alone))
         finally:
             cycles.stop()
-        context.call("cuStreamDestroy", stream)
-    backing.unreserve(work)
-    backing.unreserve(beside)
-    backing.close()
-    return BesideWork(
+    measured = BesideWork(
         cycles=cycles.done,
         alone=_latency(alone),
         beside=_latency(together),
@@ -118,6 +114,16 @@ def measure(ordinal: int, work_bytes: int, steps: int) -> BesideWork:
         range_intact=cycles.intact,
         error=cycles.error,
     )
+    try:
+        with context.current():
+            context.call("cuStreamDestroy", stream)
+        backing.unreserve(work)
+        backing.unreserve(beside)
+        backing.close()
+    except VmtoolError as error:  # the device is lost, and the work had ended before that
+        ended = _ended_by(error)
+        return replace(measured, error=measured.error or ended.error, lost=ended.lost)
+    return measured
 
 
 class _Cycles:

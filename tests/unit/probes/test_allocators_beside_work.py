@@ -66,3 +66,11 @@ def test_a_device_lost_beside_work_is_reported(fakecuda, python_with_fakecuda):
     done = python_with_fakecuda(code, fail="cuMemUnmap:1=700")
     assert "'lost': True" in done.stdout
     assert "alone': {'steps': 20" in done.stdout  # what was measured before is kept
+
+
+def test_a_device_lost_at_the_end_keeps_what_was_measured(fakecuda):
+    fakecuda.reset(granularity="64KiB", fail="cuStreamDestroy:1=700")
+    result = measure(0, MIB, 20)
+    assert result.lost
+    assert "cuStreamDestroy" in result.error
+    assert result.alone.steps == result.beside.steps == 20
