@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.errors import VmtoolError
 from vmtool.histograms import summarize_samples
@@ -15,8 +15,8 @@ from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.grow_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare_copying
-from vmtool.probes.grow_checks import CHECKS, GrowChecks, unless
 from vmtool.probes.grow_stamps import stamps_for
+from vmtool.results.check_outcomes import CheckTally, unless
 from vmtool.results.grow import GrowFailure, GrowResult, GrowSteps
 from vmtool.units import align_up
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
+
+#: The promises, in the order of the report.
+CHECKS: Final = ("base", "committed", "contents", "zero", "released")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,7 @@ class _MeasuredGrowth:
     """One buffer on its way through the lengths, and what was measured of it."""
 
     def __init__(self, buffer: VirtualBuffer, capacity: int, node: int | None) -> None:
-        self.checks = GrowChecks(CHECKS if node is None else (*CHECKS, "node"))
+        self.checks = CheckTally(CHECKS if node is None else (*CHECKS, "node"))
         self.elapsed = array("Q")
         self.committed = array("Q")
         self.grows: list[bool] = []

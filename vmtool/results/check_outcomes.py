@@ -1,9 +1,9 @@
-"""The result of one check: a name, an outcome and numbers; the report writes the sentence."""
+"""The result of one check: a name, an outcome and numbers, which may add up many comparisons."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping  # noqa: TC003 - decoding reads the types
+from collections.abc import Iterable, Mapping, Sequence  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -64,3 +64,46 @@ class Check:
 def all_passed(checks: Iterable[Check]) -> bool:
     """Return whether no check failed; one that was not done did not fail."""
     return not any(check.failed for check in checks)
+
+
+class CheckTally:
+    """Counts the comparisons of each check and keeps what the first failure found."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._compared = dict.fromkeys(names, 0)
+        self._found: dict[str, dict[str, int]] = {}
+        self._doubts: dict[str, dict[str, Value]] = {}
+
+    def doubt(self, name: str, **values: Value) -> None:
+        """Note why a check proves nothing; it is then not done, unless it fails elsewhere."""
+        self._doubts[name] = values
+
+    def record(self, name: str, compared: int, **found: int) -> None:
+        """Record comparisons; whatever was *found* is a failure."""
+        self._compared[name] += compared
+        if found:
+            self._found.setdefault(name, found)
+
+    @property
+    def failed(self) -> bool:
+        return bool(self._found)
+
+    def results(self) -> tuple[Check, ...]:
+        return tuple(
+            Check(
+                name,
+                CheckOutcome.of(self._passed(name, compared)),
+                {"compared": compared, **self._found.get(name, self._doubts.get(name, {}))},
+            )
+            for name, compared in self._compared.items()
+        )
+
+    def _passed(self, name: str, compared: int) -> bool | None:
+        if name in self._found:
+            return False
+        return None if not compared or name in self._doubts else True
+
+
+def unless(passed: bool, **found: int) -> dict[str, int]:
+    """Return what was *found* of a comparison that did not pass."""
+    return {} if passed else found

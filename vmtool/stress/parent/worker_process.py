@@ -24,8 +24,8 @@ from vmtool.memory.threads import start_thread
 from vmtool.no_memory import why_no_memory
 from vmtool.results.stress import PHASES, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
-from vmtool.stress.parent.journals_and_checkpoints import MOST_CHECKPOINTS, KeptCheckpoints
 from vmtool.stress.parent.worker_deaths import CANNOT_BE_KILLED, describe_accident
+from vmtool.stress.worker.checkpoint import MOST_CHECKPOINTS, KeptCheckpoints
 
 if TYPE_CHECKING:
     import queue

@@ -1,4 +1,4 @@
-"""Checkpoints: moments at which a worker compares its own books with the kernel's counters."""
+"""Checkpoints: moments at which a worker compares its own books with the kernel's counters; its parent keeps them."""
 
 from __future__ import annotations
 
@@ -137,3 +137,35 @@ class Checkpoints:
         self.count += 1
         self.last_ns = perf_counter_ns()
         self._record(checkpoint)
+
+
+#: When there are more checkpoints of one worker, every other one is dropped.
+MOST_CHECKPOINTS: Final = 256
+
+
+class KeptCheckpoints:
+    """One worker's checkpoints, evenly thinned out, so that hours of them stay bounded."""
+
+    def __init__(self, most: int = MOST_CHECKPOINTS) -> None:
+        self._most = most
+        self._kept: list[Checkpoint] = []
+        self._differing: dict[str, Checkpoint] = {}
+        self._seen = 0
+        self._every = 1
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Remember *checkpoint*, for good if it is the first where some counter differed."""
+        for reading in checkpoint.buffers:
+            if not reading.agrees:
+                self._differing.setdefault(reading.counter, checkpoint)
+        if self._seen % self._every == 0:
+            self._kept.append(checkpoint)
+            if len(self._kept) > self._most:
+                del self._kept[1::2]
+                self._every *= 2
+        self._seen += 1
+
+    def kept(self) -> tuple[Checkpoint, ...]:
+        """Return those that are kept, in order."""
+        chosen = {id(item): item for item in (*self._kept, *self._differing.values())}
+        return tuple(sorted(chosen.values(), key=lambda checkpoint: checkpoint.at_ns))

@@ -10,8 +10,8 @@ from stored_runs import checkpoint
 from vmtool.report.check_sentences import describe
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import COUNTERS
-from vmtool.stress.parent.journals_and_checkpoints import KeptCheckpoints
 from vmtool.stress.parent.leaks import LEAK_FLOORS, leak_checks, leak_slopes
+from vmtool.stress.worker.checkpoint import KeptCheckpoints
 from vmtool.units import MIB
 
 

@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from vmtool.errors import VmtoolError
-from vmtool.stress.parent.journals_and_checkpoints import JournalFolder
+from vmtool.stress.parent.journal_folder import JournalFolder
 from vmtool.stress.parent.worker_process import read_messages
 
 
