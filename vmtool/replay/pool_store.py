@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from vmtool.replay.block_flags import BlockFlags
 from vmtool.replay.block_masks import BlockMasks
-from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore, regular
+from vmtool.replay.prefix_store import PrefixStore
+from vmtool.replay.stores import MOST_STEPS, Growth, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -6,7 +6,8 @@ from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.replay.growth_pattern import Repeated
-from vmtool.replay.stores import MOST_STEPS, Growth, PrefixStore
+from vmtool.replay.prefix_store import PrefixStore
+from vmtool.replay.stores import MOST_STEPS, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
