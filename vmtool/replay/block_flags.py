@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from vmtool.kv.packing.block_pools import BlockClass, BlockPool
-    from vmtool.kv.packing.entry_counts import Run
+    from vmtool.kv.packing.granule_runs import Run
     from vmtool.replay.account import Piece
 
     Granules: TypeAlias = Callable[[int, int], int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from vmtool.kv.packing.granule_runs import runs_without
 from vmtool.replay.growth_pattern import Repeated
 from vmtool.replay.prefix_store import PrefixStore
 from vmtool.replay.stores import MOST_STEPS, Growth
@@ -12,7 +13,7 @@ from vmtool.replay.stores import MOST_STEPS, Growth
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.packing.entry_counts import Run
+    from vmtool.kv.packing.granule_runs import Run
     from vmtool.kv.packing.range_shapes import Shape
     from vmtool.replay.account import Account, Piece, Place
     from vmtool.replay.prefixes import Node
@@ -169,7 +170,7 @@ class RangeStore(PrefixStore):
         at, tokens = 0, depth * self._prefix_tokens
         for shape, (base, size) in zip(self._shapes, self._bases, strict=True):
             above = shape.full_runs(tokens + self._prefix_tokens)
-            runs = _minus(above, shape.full_runs(tokens))
+            runs = runs_without(above, shape.full_runs(tokens))
             for index in range(shape.count if runs else 0):
                 for first, end in runs:
                     nbytes = (end - first) * self._granule
@@ -211,7 +212,9 @@ class RangeStore(PrefixStore):
         if not blocks:
             return self._steps.get((-1, tokens)) or self._step(-1, tokens)
         shared = blocks * self._prefix_tokens
-        runs = tuple(_minus(shape.runs(tokens), shape.full_runs(shared)) for shape in self._shapes)
+        runs = tuple(
+            runs_without(shape.runs(tokens), shape.full_runs(shared)) for shape in self._shapes
+        )
         return self._counted(runs, tokens)
 
     def step(self, backed: int, tokens: int) -> Growth:
@@ -257,7 +260,7 @@ class RangeStore(PrefixStore):
             end = first + period if cap is None else min(first + period, cap)
             at = shape.longest(first)
             while at is not None and at < end:
-                runs = _minus(shape.runs(at + 1), shape.runs(at))
+                runs = runs_without(shape.runs(at + 1), shape.runs(at))
                 granules = sum(last - start for start, last in runs)
                 steps[at % period][0] += shape.count * granules * self._granule
                 steps[at % period][1] += shape.count * len(runs)
@@ -267,7 +270,9 @@ class RangeStore(PrefixStore):
     def _step(self, backed: int, tokens: int) -> Growth:
         """Work out and remember growth from *backed*, or from nothing if that is -1."""
         runs = tuple(
-            shape.runs(tokens) if backed < 0 else _minus(shape.runs(tokens), shape.runs(backed))
+            shape.runs(tokens)
+            if backed < 0
+            else runs_without(shape.runs(tokens), shape.runs(backed))
             for shape in self._shapes
         )
         step = self._counted(runs, tokens)
@@ -297,29 +302,3 @@ class RangeStore(PrefixStore):
                 at = base + index * size
                 for first, end in found:
                     yield at + first * self._granule, (end - first) * self._granule
-
-
-def _minus(runs: tuple[Run, ...], taken: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Return the granules of *runs* that are not in *taken*, both ascending."""
-    if not taken:
-        return runs
-    if len(runs) == len(taken) == 1 and runs[0][0] == taken[0][0]:  # filled from the front
-        low, high = taken[0][1], runs[0][1]
-        return ((low, high),) if low < high else ()
-    found: list[Run] = []
-    taken_at = iter((*taken, (1 << 64, 1 << 64)))
-    start, end = next(taken_at)
-    for first, last in runs:
-        at = first
-        while end <= at:
-            start, end = next(taken_at)
-        while start < last:
-            if at < start:
-                found.append((at, start))
-            at = end
-            if end >= last:
-                break
-            start, end = next(taken_at)
-        if at < last:
-            found.append((at, last))
-    return tuple(found)

@@ -7,15 +7,12 @@ before the next granule, so that it can go from one to the next and not from tok
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from vmtool.kv.geometry import Span
 
 if TYPE_CHECKING:
     from vmtool.kv.geometry import Extent
-
-#: A half-open range of granules in one range of a sequence, ``(first, end)``.
-Run: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
