@@ -17,10 +17,10 @@ from vmtool.kv.packing.policies import (
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.packing.granule_runs import Run
     from vmtool.kv.packing.policies import Policy
 
 from vmtool.kv.packing.entry_counts import NO_ENTRIES, EntryCount
-from vmtool.kv.packing.granule_runs import Run
 
 
 class Shape(Protocol):
