@@ -145,6 +145,22 @@ class ControlGroup:
         return f"open({self.path + '/cgroup.procs'!r}, 'w').write('0')"
 
 
+@pytest.fixture
+def with_nvml(fakecuda_lib, tmp_path_factory):
+    """``with_nvml(arguments, mode="on", **settings)``: a command beside the stand-in of NVML."""
+    from fakecuda import control
+
+    nvml = Path(control.__file__).parent / "nvml"
+
+    def run(arguments, mode="on", **settings):
+        folder = tmp_path_factory.mktemp("reports")
+        path = f"{nvml}:{control.environment(folder)['PYTHONPATH']}"
+        env = {"PYTHONPATH": path, "FAKENVML": mode}
+        return control.run_python(["-m", "vmtool", *arguments], folder, env=env, **settings)
+
+    return run
+
+
 def limited_group(version, parent):
     """Return a new control group below *parent*, or ``None`` where it can't be made."""
     name = "memory.max" if version == 2 else "memory.limit_in_bytes"
