@@ -11,7 +11,7 @@ from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
 from vmtool.machine.doctor.examine import examine
 from vmtool.machine.doctor.findings import Finding, Rating
-from vmtool.memory.capabilities import has_capability
+from vmtool.memory.process_privileges import has_capability
 from vmtool.report.doctor import to_text
 from vmtool.results.doctor import DoctorResult
 

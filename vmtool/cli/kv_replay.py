@@ -412,7 +412,7 @@ def _replay(
                 trace, plan, settings, memory=memory, find_budget=options.find_budget, stop=stop
             )
     # What the kernel may kill for its memory is another process.
-    from vmtool.replay.host_process import Job, replay_in_child
+    from vmtool.replay.replay_process import Job, replay_in_child
 
     job = Job(
         options.trace_arguments(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts
 from vmtool.machine.portable import read_limits, read_memory, read_system
-from vmtool.memory.macos import read_integer, read_text
+from vmtool.memory.macos_calls import read_integer, read_text
 from vmtool.memory.memory_limits import read_process_limits
 
 if TYPE_CHECKING:

@@ -9,7 +9,11 @@ from typing import Final
 
 from vmtool import __version__
 from vmtool.machine.facts import LimitFacts, MemoryFacts, SystemFacts
-from vmtool.memory.capabilities import has_capability, has_seccomp_filter, in_initial_user_namespace
+from vmtool.memory.process_privileges import (
+    has_capability,
+    has_seccomp_filter,
+    in_initial_user_namespace,
+)
 from vmtool.memory.rlimits import read_resource_limit
 from vmtool.memory.threads import can_start_thread
 

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from vmtool.memory.capabilities import has_capability
+from vmtool.memory.process_privileges import has_capability
 from vmtool.units import format_size
 
 

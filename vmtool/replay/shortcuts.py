@@ -1,4 +1,4 @@
-"""What the fast paths of both kinds of stores have in common."""
+"""The shortcuts past single events: what those for block pools and for ranges have in common."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
-from vmtool.replay.pool_path import PoolShortcuts
+from vmtool.replay.pool_shortcuts import PoolShortcuts
 from vmtool.replay.pool_store import PoolStore
-from vmtool.replay.range_path import RangeShortcuts
+from vmtool.replay.range_shortcuts import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
 from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.sampler import Sampler

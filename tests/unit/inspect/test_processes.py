@@ -17,7 +17,7 @@ from vmtool.inspect.areas import ProcessGoneError
 from vmtool.inspect.processes import open_process
 from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watch
 from vmtool.machine import read_facts
-from vmtool.memory.capabilities import has_capability
+from vmtool.memory.process_privileges import has_capability
 from vmtool.results.inspect import WatchEnding
 from vmtool.units import GIB, KIB, MIB
 

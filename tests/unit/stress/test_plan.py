@@ -16,9 +16,9 @@ from vmtool.memory.memory_limits import ProcessLimits
 from vmtool.memory.open_backing import open_backing
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings
+from vmtool.stress.demand import demand
 from vmtool.stress.plan import (
     alone,
-    demand,
     device_peers,
     live_limit,
     method_names,

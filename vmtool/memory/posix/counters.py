@@ -56,7 +56,7 @@ def read_process(proc: str = "/proc/self") -> Counters:
         proc: Where Linux shows this process.
     """
     if sys.platform == "darwin":
-        from vmtool.memory.macos import read_task_counters
+        from vmtool.memory.macos_calls import read_task_counters
 
         return read_task_counters()
     else:

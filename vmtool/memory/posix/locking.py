@@ -16,10 +16,10 @@ import errno
 import os
 from typing import Final
 
-from vmtool.memory.capabilities import has_capability
 from vmtool.memory.counter_types import parse_kib
 from vmtool.memory.diagnosis import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
+from vmtool.memory.process_privileges import has_capability
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import format_size
 

@@ -48,7 +48,7 @@ def read_process_limits() -> ProcessLimits:
     status = _read_kib("/proc/self/status")
     space = status.get("VmSize")
     if sys.platform == "darwin":
-        from vmtool.memory.macos import read_virtual_size
+        from vmtool.memory.macos_calls import read_virtual_size
 
         space = read_virtual_size()
     return ProcessLimits(

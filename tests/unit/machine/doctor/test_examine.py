@@ -243,7 +243,7 @@ def test_the_cache_of_zfs_is_available():
 
 
 def test_a_hard_limit_is_raised_where_it_was_set(monkeypatch):
-    monkeypatch.setattr("vmtool.memory.capabilities.has_capability", lambda _: False)
+    monkeypatch.setattr("vmtool.memory.process_privileges.has_capability", lambda _: False)
     process = replace(HEALTHY.process, address_space_limit_bytes=GIB)
     hard = LimitFacts(address_space=ResourceLimit(GIB, GIB))
     remedy = found("address-space-limit", process=process, limits=hard).remedy

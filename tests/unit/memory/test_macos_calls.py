@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from vmtool.memory.counters import Counters
-from vmtool.memory.macos import (
+from vmtool.memory.macos_calls import (
     parse_footprint,
     parse_virtual_size,
     read_integer,

@@ -1,6 +1,6 @@
 """A replay on real memory in a child process; if it dies, its last report is the result.
 
-``python -m vmtool.replay.host_process`` reads one line with a :class:`Job` from stdin and writes lines of JSON:
+``python -m vmtool.replay.replay_process`` reads one line with a :class:`Job` from stdin and writes lines of JSON:
 the result so far twice a second, and at last the result or an error. The end of stdin asks it to stop.
 """
 
@@ -79,7 +79,7 @@ def replay_in_child(
         VmtoolError: If the replay fails, or the child dies before it has done anything.
     """
     before, used_s = read_facts(), ended_children_s()
-    child = start_child("vmtool.replay.host_process")
+    child = start_child("vmtool.replay.replay_process")
     try:
         lines = _Lines(child)
     except BaseException:

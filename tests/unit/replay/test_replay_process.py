@@ -8,7 +8,7 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.children import start_child
-from vmtool.replay import host_process as replays
+from vmtool.replay import replay_process as replays
 
 
 def test_a_process_that_nobody_can_listen_to_is_ended(monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmtool.memory.capabilities import in_initial_user_namespace
+from vmtool.memory.process_privileges import in_initial_user_namespace
 
 
 @pytest.mark.parametrize(
