@@ -15,11 +15,11 @@ import ctypes, dataclasses, errno, json, mmap, os, resource, sys, weakref
 sys.platform = "darwin"
 mmap.PAGESIZE = 16384
 from vmtool.errors import CallError, UnavailableError
-from vmtool.memory import macos as macos_counters
+from vmtool.memory import macos_calls
 from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.posix.calls import CALLS, PosixCalls
 
-macos_counters.read_virtual_size = lambda: 400 << 30  # as with the shared cache
+macos_calls.read_virtual_size = lambda: 400 << 30  # as with the shared cache
 made = []
 def record(name, result):
     def call(*arguments):
