@@ -20,9 +20,12 @@ from vmtool.memory.rlimits import read_resource_limit
 def read_limits() -> MemoryLimits:
     """Return the limits and their use at this moment; ``None`` for each that is not available.
 
-    All are ``None`` where the failure that is being explained leaves no memory to read them with.
+    The failure that is being explained may leave no memory to read them with. So areas, which take
+    least to count, are counted first.
     """
+    mappings = max_mappings = None
     try:
+        mappings, max_mappings = count_mappings(), _read_int("/proc/sys/vm/max_map_count")
         meminfo = _read_kib("/proc/meminfo")
         swap = meminfo.get("SwapTotal", 0)
         total = meminfo.get("MemTotal")
@@ -35,7 +38,7 @@ def read_limits() -> MemoryLimits:
             total_bytes=None if total is None else total + swap,
         )
     except MemoryError:
-        return MemoryLimits()
+        return MemoryLimits(mappings=mappings, max_mappings=max_mappings)
 
 
 def read_process_limits() -> ProcessLimits:
