@@ -71,7 +71,7 @@ class PoolShortcuts(Shortcuts):
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
         simulation, store, ring = self._simulation, self._store, self._ring
         plan, account, recorder = simulation.plan, simulation.account, simulation.recorder
-        sampler, live, counts = simulation.sampler, simulation.sampler.live, recorder.counts
+        sampler, live = simulation.sampler, simulation.sampler.live
         heap, admitted, unread = simulation.heap, simulation.admitted, simulation.unread
         first_growth, next_growth = self._first, self._next
         max_tokens, most_sequences, step_ns = plan.max_tokens, plan.max_sequences, plan.step_ns
@@ -331,19 +331,10 @@ class PoolShortcuts(Shortcuts):
             stretch.sequences_max = max(stretch.sequences_max, running_high)
             stretch.reserved_max = max(stretch.reserved_max, account.reserved)
         account.peak_sequences = max(account.peak_sequences, running_high)
-        counts.arrived += entered
-        counts.prompt_tokens += prompts
-        counts.finished += finished
-        counts.decode_steps += steps
         recorder.live_area += (
             self._used.slope * token_area + self._used.fixed * time_area + other_area
         )
-        recorder.peak_live = max(recorder.peak_live, most_live)
-        sampler.most_live = most_live
-        recorder.waits.extend(waits)
-        recorder.waits.zeros += entered - len(waits)
-        recorder.first_tokens.extend(firsts)
-        recorder.ends.extend(ends)
+        self._record(entered, prompts, steps, most_live, waits, firsts, ends)
         return due
 
     def _settle(self, seq: RunningSequence, count: int) -> int:
@@ -385,18 +376,11 @@ class PoolShortcuts(Shortcuts):
         simulation, step_ns, period = self._simulation, self._simulation.plan.step_ns, self._period
         account = simulation.account
         members = set(ring.members)
-        entries = [entry for entry in simulation.heap if entry[3] not in members]
         for seq, steps in ring.taken():
             assert seq.covered is not None  # noqa: S101 - else it is in no ring
             first_ns = seq.origin_ns + seq.covered * step_ns
             account.owned_moment += self._settle(seq, steps - first_ns // (period * step_ns))
-            at, kind = seq.origin_ns + step_ns * seq.total, END
-            if seq.covered < seq.total:
-                seq.target = seq.covered + 1
-                at, kind = seq.origin_ns + step_ns * seq.covered, STEP
-            entries.append((at, kind, seq.order, seq))
-        heapify(entries)
-        simulation.heap[:] = entries
+        self._to_heap(members)
         worth = self._ring_steps > 4 * len(members)
         self._ring_patience = _LEAST_REST if worth else min(2 * self._ring_patience, _MOST_REST)
         self._rest = 0 if worth else simulation.events + self._ring_patience

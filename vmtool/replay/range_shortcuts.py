@@ -9,7 +9,7 @@ event to event.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.growing_bytes import GrowingBytes
@@ -93,7 +93,7 @@ class RangeShortcuts(Shortcuts):
         """Do what :meth:`run` does until a point of the timeline is due; return when."""
         simulation, store, growing = self._simulation, self._store, self._growing
         plan, account, recorder = simulation.plan, simulation.account, simulation.recorder
-        sampler, live, counts = simulation.sampler, simulation.sampler.live, recorder.counts
+        sampler, live = simulation.sampler, simulation.sampler.live
         heap, admitted, unread = simulation.heap, simulation.admitted, simulation.unread
         first_growth, next_growth, release_calls = self._first, self._next, self._release_calls
         max_tokens, most_sequences, step_ns = plan.max_tokens, plan.max_sequences, plan.step_ns
@@ -426,20 +426,11 @@ class RangeShortcuts(Shortcuts):
         account.peak_committed, account.peak_at = peak, peak_at
         account.peak_charged = max(account.peak_charged, peak)
         stretch.committed_min, stretch.committed_max = committed_low, committed_high
-        counts.arrived += entered
-        counts.prompt_tokens += prompts
-        counts.finished += finished
-        counts.decode_steps += steps
         recorder.live_area += self._used.fixed * time_area + (
             self._used.below * (token_ns + token_steps * step_ns)
             - (beyond_ns + beyond_steps * step_ns)
         )
-        recorder.peak_live = max(recorder.peak_live, most_live)
-        sampler.most_live = most_live
-        recorder.waits.extend(waits)
-        recorder.waits.zeros += entered - len(waits)
-        recorder.first_tokens.extend(firsts)
-        recorder.ends.extend(ends)
+        self._record(entered, prompts, steps, most_live, waits, firsts, ends)
         self._book()
         return due
 
@@ -521,15 +512,7 @@ class RangeShortcuts(Shortcuts):
             seq.joins_ns = -1
             released.add(seq)
         if released:
-            entries = [entry for entry in simulation.heap if entry[3] not in released]
-            for seq in released:
-                at, kind = seq.origin_ns + seq.total * step_ns, END
-                if seq.covered is not None and seq.covered < seq.total:
-                    seq.target = seq.covered + 1
-                    at, kind = seq.origin_ns + seq.covered * step_ns, STEP
-                entries.append((at, kind, seq.order, seq))
-            heapify(entries)
-            simulation.heap[:] = entries
+            self._to_heap(released)
         return max(last_ns, growing.around(now)[0])
 
     # ---- what growth takes ----------------------------------------------------------------------

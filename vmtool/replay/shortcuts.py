@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import heapify
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CheckFailedError
@@ -9,7 +10,7 @@ from vmtool.replay.stores import MOST_STEPS
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from vmtool.kv.traces.request import Request
     from vmtool.replay.account import Account
@@ -86,6 +87,53 @@ class Shortcuts:
         assert longest is not None  # noqa: S101 - else there is no step
         nbytes = self._store.step(longest, longest + 1).nbytes
         return account.owned - account.kept + nbytes > account.budget
+
+    def _record(
+        self,
+        entered: int,
+        prompts: int,
+        steps: int,
+        most_live: int,
+        waits: list[int],
+        firsts: list[int],
+        ends: list[int],
+    ) -> None:
+        """Record the requests that were admitted and finished; times are in ns.
+
+        Args:
+            entered: How many were admitted.
+            prompts: The tokens of their prompts.
+            steps: The decode steps of those that finished.
+            most_live: The most bytes of tokens that were live.
+            waits: How long they waited, those that did.
+            firsts: When the first token of each that finished was generated, from its arrival.
+            ends: When each finished, from its arrival.
+        """
+        recorder, sampler = self._simulation.recorder, self._simulation.sampler
+        counts = recorder.counts
+        counts.arrived += entered
+        counts.prompt_tokens += prompts
+        counts.finished += len(ends)
+        counts.decode_steps += steps
+        recorder.peak_live = max(recorder.peak_live, most_live)
+        sampler.most_live = most_live
+        recorder.waits.extend(waits)
+        recorder.waits.zeros += entered - len(waits)
+        recorder.first_tokens.extend(firsts)
+        recorder.ends.extend(ends)
+
+    def _to_heap(self, members: Collection[RunningSequence]) -> None:
+        """Let *members* take their next steps by the heap."""
+        simulation, step_ns = self._simulation, self._simulation.plan.step_ns
+        entries = [entry for entry in simulation.heap if entry[3] not in members]
+        for seq in members:
+            at, kind = seq.origin_ns + seq.total * step_ns, END
+            if seq.covered is not None and seq.covered < seq.total:
+                seq.target = seq.covered + 1
+                at, kind = seq.origin_ns + seq.covered * step_ns, STEP
+            entries.append((at, kind, seq.order, seq))
+        heapify(entries)
+        simulation.heap[:] = entries
 
     def _remember(self, table: dict[int, Growth], at: int, backed: int, tokens: int) -> Growth:
         """Work out what growing from *backed* to *tokens* takes, and keep it in *table*."""
