@@ -228,6 +228,19 @@ def test_the_mtp_layer_of_deepseek_v4_is_that_of_the_ratio_after_the_layers():
     assert (len(drafted.layers), layer.kind, layer.window) == (44, LayerKind.WINDOW, 128)
 
 
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [("deepseek-v4-flash-0731", 43), ("deepseek-v4-pro-0813", 61), ("deepseek-v4.1-flash", 40)],
+)
+def test_dspark_has_three_layers_with_a_window_whatever_the_number_of_mtp_layers(name, layers):
+    model = sources.load(name)
+    added = model.with_draft().layers[len(model.layers) :]
+    assert [layer.index for layer in added] == [layers, layers + 1, layers + 2]
+    assert {(layer.kind, layer.window, layer.states) for layer in added} == {
+        (LayerKind.WINDOW, 128, ())
+    }
+
+
 def test_mtp_layers_that_nothing_describes_are_refused():
     config = {**config_of("deepseek-v4-flash"), "num_nextn_predict_layers": 3}
     model = resolve(config, "config.json", "model")

@@ -53,6 +53,7 @@ _ORIGINS: Final = {
     ),
     "defaults": "config.json on huggingface.co, and Transformers' defaults for what it leaves out",
     "docs": "documentation of public source code, and the hub's list in github.com/AlexsJones/llmfit",
+    "gemma": "github.com/google-deepmind/gemma: its model configs; its number of parameters agrees",
     "hub": "config.json on huggingface.co, its own or a finetune's",
     "keras": "github.com/keras-team/keras-hub: a test and its presets; its number of parameters agrees",
     "listing": "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026",

@@ -127,11 +127,22 @@ def test_weights_that_nobody_published_are_said_to_be_computed():
         ("voxtral-mini-4b-realtime", 9000, 26 * 8192 * 2 * 8 * 128 * 2, 0),
         # Mamba 2: 128 heads x 64 x a state of 128, and 3 steps of 8192 + 2 x 8 x 128 channels.
         ("mamba-codestral-7b", 9000, 0, 64 * (128 * 64 * 128 + 3 * (8192 + 2 * 8 * 128)) * 2),
+        # Windows of latents, and of the three sources that pool two tokens, an entry, the key of an
+        # index with its scale for each two tokens, and 8 open rows of key and gate in fp32; of the
+        # fourth, both for each token.
+        (
+            "deepseek-v4.1-flash",
+            9000,
+            40 * 128 * 512 * 2 + (3 * 4500 + 9000) * (512 * 2 + 132),
+            3 * 8 * 2 * 512 * 4,
+        ),
+        # Windows, the layer that keeps all, and nine states of Mamba 1 in 16 bits.
+        ("phi-4-mini-flash", 9000, (8 * 512 + 9000) * 2 * 20 * 64 * 2, 9 * 5120 * (16 + 3) * 2),
         ("recurrentgemma-2b", 2048, 8 * 2048 * 2 * 1 * 256 * 2, 18 * 2560 * (4 + 3 * 2)),
         ("recurrentgemma-9b", 2048, 12 * 2048 * 2 * 1 * 256 * 2, 26 * 4096 * (4 + 3 * 2)),
     ],
 )
-def test_a_model_of_windows_alone_costs_what_they_and_its_states_take(
+def test_a_model_of_windows_and_states_costs_what_these_take(
     cost_of, name, tokens, windows, states
 ):
     assert cost_of(sources.load(name)).bytes_for(tokens) == windows + states
@@ -179,9 +190,9 @@ WHISPER = (
 )
 
 
-def t5gemma(layers, hidden, heads, kv_heads):
+def t5gemma(layers, hidden, heads, kv_heads, width=256):
     """Cross attention, its two norms and those after attention and MLP, and another final norm."""
-    cross = 2 * hidden * 256 * (heads + kv_heads)
+    cross = 2 * hidden * width * (heads + kv_heads)
     return layers * (cross + 2 * hidden + 2 * 2 * hidden) + hidden
 
 
@@ -211,6 +222,13 @@ WIDTHS = {
     # Encoder and decoder have an embedding each, and 26 or 42 layers.
     "t5gemma-2b-2b": (52, 2304, 8, 4, 256, 9216, 256000, 2, t5gemma(26, 2304, 8, 4)),
     "t5gemma-9b-9b": (84, 3584, 16, 8, 256, 14336, 256000, 2, t5gemma(42, 3584, 16, 8)),
+    "t5gemma-s-s": (16, 512, 8, 8, 64, 1024, 256000, 2, t5gemma(8, 512, 8, 8, 64)),
+    "t5gemma-b-b": (24, 768, 12, 12, 64, 2048, 256000, 2, t5gemma(12, 768, 12, 12, 64)),
+    "t5gemma-l-l": (48, 1024, 16, 16, 64, 2816, 256000, 2, t5gemma(24, 1024, 16, 16, 64)),
+    "t5gemma-ml-ml": (52, 1152, 4, 4, 256, 6912, 256000, 2, t5gemma(26, 1152, 4, 4)),
+    "t5gemma-xl-xl": (48, 2048, 32, 32, 64, 5120, 256000, 2, t5gemma(24, 2048, 32, 32, 64)),
+    "nemotron-labs-diffusion-8b": (34, 4096, 32, 8, 128, 14336, 131072, 2, 0),
+    "nemotron-labs-diffusion-14b": (40, 5120, 32, 8, 128, 16384, 131072, 2, 0),
     "paligemma-3b": (18, 2048, 8, 1, 256, 16384, 257216, 1, 1153 * 2048 + SIGLIP),
     "paligemma2-3b": (26, 2304, 8, 4, 256, 9216, 257216, 1, (26 * 2 + 1153) * 2304 + SIGLIP),
     "paligemma2-10b": (42, 3584, 16, 8, 256, 14336, 257216, 1, (42 * 2 + 1153) * 3584 + SIGLIP),

@@ -228,9 +228,9 @@ def gemma4(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return K and V of Gemma 4, whose full layers have heads and widths of their own.
 
     ``attention_k_eq_v`` shares the projection, not the cache: K and V are both kept, because K is
-    normalised and rotated and V is not.
+    normalised and rotated and V is not. DiffusionGemma's projection is always shared.
     """
-    same = fields.flag("attention_k_eq_v")
+    same = fields.flag("attention_k_eq_v", default=fields.architecture == "diffusion_gemma_text")
     if kind is LayerKind.WINDOW or fields.has("per_layer_config"):
         return grouped(fields, kind)
     dim = fields.optional("global_head_dim") or head_dim(fields)

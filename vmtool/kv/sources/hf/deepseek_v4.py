@@ -1,4 +1,4 @@
-"""DeepSeek-V4: windows of latents, and entries compressed from several tokens."""
+"""DeepSeek-V4 and V4.1: windows of latents, and entries compressed from several tokens."""
 
 from __future__ import annotations
 
@@ -40,12 +40,70 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
 def deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
     """Return the *count* layers that only predict further tokens: their ratios follow the others'.
 
-    Source: ``deepseek_v4/nvidia/mtp.py`` of vLLM 0.33, whose layers go on counting.
+    DSpark has as many as it reads layers of the model, whatever *count* is. Source:
+    ``deepseek_v4/nvidia/mtp.py`` of vLLM 0.33, whose layers go on counting, and
+    ``deepseek_v4_dspark.py`` of SGLang 0.5.23.
     """
+    read = fields.integers("dspark_target_layer_ids")
+    if read:
+        count = len(read)
+        fields.stated("mtp_layers", count, "dspark_target_layer_ids")
     ratios = _ratios(fields)[fields.integer("layers", high=MAX_LAYERS) :]
     if len(ratios) < count:
         return None
     return deepseek_v4_layers(fields, ratios[:count], fields.integer("qk_rope_head_dim"))
+
+
+def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
+    """DeepSeek-V4.1: a window of latents in every layer; some keep entries that later ones read too.
+
+    Those of ``kv_source_layer_ids`` compress 1 or 2 tokens into an entry, and index the entries. Of 2
+    tokens, the open ones wait in fp32 (vLLM's compressor state: eight rows of key and gate).
+    """
+    count = fields.integer("layers", high=MAX_LAYERS)
+    ratios = fields.integers("compress_ratios", high=2)
+    sources = fields.integers("kv_source_layer_ids", high=count - 1)
+    if ratios is None or sources is None:
+        missing = "compress_ratios" if ratios is None else "kv_source_layer_ids"
+        fields.fail(missing, "is missing: it says what each layer keeps")
+    if len(ratios) < count:
+        fields.fail("compress_ratios", f"has {len(ratios)} entries for {count} layers")
+    if fields.integer("kv_heads") != 1:
+        fields.fail("num_key_value_heads", "must be 1: K and V are one row for all heads")
+    dim, rope = fields.integer("head_dim"), fields.integer("qk_rope_head_dim")
+    index = fields.integer("index_head_dim")
+    recent = _window(fields, dim, rope)
+    made = []
+    for i, ratio in enumerate(ratios[:count]):
+        if ratio and not any(source <= i for source in sources):
+            fields.fail(
+                f"compress_ratios[{i}]", f"is {ratio}, but no layer before it keeps entries"
+            )
+        if i not in sources:
+            made.append(Layer(i, LayerKind.WINDOW, (recent,)))
+            continue
+        if not ratio:
+            fields.fail("kv_source_layer_ids", f"holds {i}, which compresses nothing")
+        tensors = (
+            recent,
+            Tensor("latent", TensorRole.LATENT, 1, dim, Extent(ratio=ratio), rope),
+            Tensor("index", TensorRole.INDEX, 1, index, Extent(ratio=ratio)),
+        )
+        states = (_open_groups("open", 8, 2 * dim),) if ratio > 1 else ()
+        made.append(Layer(i, LayerKind.COMPRESSED, tensors, states))
+    fields.stated("layer_kinds", f"{len(sources)} of {count} keep entries", "kv_source_layer_ids")
+    return tuple(made)
+
+
+def deepseek_v41_mtp(fields: Fields, count: int) -> tuple[Layer, ...]:
+    """Return the *count* layers that predict draft tokens (DSpark), which have a window alone."""
+    recent = _window(fields, fields.integer("head_dim"), fields.integer("qk_rope_head_dim"))
+    return tuple(Layer(i, LayerKind.WINDOW, (recent,)) for i in range(count))
+
+
+def _window(fields: Fields, dim: int, rope: int) -> Tensor:
+    extent = Extent(Span.WINDOW, fields.integer("window", high=MAX_TOKENS))
+    return Tensor("window", TensorRole.LATENT, 1, dim, extent, rope)
 
 
 def _ratios(fields: Fields) -> list[int]:
@@ -56,8 +114,7 @@ def _ratios(fields: Fields) -> list[int]:
 def deepseek_v4_layers(fields: Fields, ratios: list[int], rope: int) -> tuple[Layer, ...]:
     """Return the layers of DeepSeek-V4 with the given *ratios* and positions of *rope* elements."""
     dim = fields.integer("head_dim")
-    window = Extent(Span.WINDOW, fields.integer("window", high=MAX_TOKENS))
-    recent = Tensor("window", TensorRole.LATENT, 1, dim, window, rope)
+    recent = _window(fields, dim, rope)
     index = fields.integer("index_head_dim")
     made = {
         0: Layer(0, LayerKind.WINDOW, (recent,)),

@@ -193,6 +193,23 @@ def llama4(fields: Fields, layers: int) -> list[LayerKind]:
     return unless_last_of(4, LayerKind.CHUNK)(fields, layers)
 
 
+def phi4flash(fields: Fields, layers: int) -> list[LayerKind]:
+    """Phi-4-mini-flash: Mamba and windows by turns, then a layer that keeps all, which others read.
+
+    ``shared_layers.phi4flash`` says which those are. Every second layer of theirs keeps nothing: it
+    gates the output of the last Mamba.
+    """
+    if (fields.optional("mb_per_layer") or 2) != 2:
+        fields.fail("mb_per_layer", "must be 2: every second layer is Mamba")
+    half = layers // 2
+    return [
+        (LayerKind.MAMBA1 if i <= half else LayerKind.NONE)
+        if i % 2 == 0
+        else (LayerKind.WINDOW if i < half else LayerKind.FULL)
+        for i in range(layers)
+    ]
+
+
 def offset_period(most: LayerKind) -> Plan:
     """Jamba: one layer in ``attn_layer_period``, from ``attn_layer_offset``, attends."""
 

@@ -35,6 +35,19 @@ def share_last(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     return tuple(result)
 
 
+def phi4flash(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Phi-4-mini-flash: later layers that attend read K and V of the one after the middle."""
+    if len(layers) % 4:
+        fields.fail("num_hidden_layers", f"is {len(layers)}; it must be a multiple of 4")
+    source = len(layers) // 2 + 1
+    return tuple(
+        Layer(layer.index, LayerKind.SHARED, shares=source)
+        if layer.index > source and layer.kind is LayerKind.FULL
+        else layer
+        for layer in layers
+    )
+
+
 def shared_indexes(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     """Sparse attention: layers that take an earlier layer's choice keep no index of their own.
 

@@ -54,6 +54,7 @@ _DEFAULT_INNER_TYPES: Final = {
         "llama",
     ),
     "aya_vision": "cohere2",
+    "deepseek_v41": "deepseek_v41_text",
     "deepseek_vl_v2": "deepseek_v2",
     "gemma3": "gemma3_text",
     "idefics2": "mistral",

@@ -281,7 +281,7 @@ def test_each_architecture_names_its_source(architecture):
     source = source_of(architecture, families()[architecture])
     assert re.fullmatch(
         r"modeling_\w+\.py (of transformers 5\.24|beside the weights)"
-        r"|models/\w+\.py of (vLLM 0\.33|SGLang 0\.5\.23)",
+        r"|models/[\w/]+\.py of (vLLM 0\.33|SGLang 0\.5\.23)",
         source,
     )
 

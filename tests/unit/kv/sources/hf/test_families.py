@@ -343,7 +343,102 @@ def test_deepseek_v4_compresses_by_layer_and_keeps_a_window_everywhere():
         model({**config, "compress_ratios": [0, 4]})
 
 
+DEEPSEEK_V41 = {
+    "model_type": "deepseek_v41_text",
+    "num_hidden_layers": 5,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "sliding_window": 128,
+    "index_head_dim": 128,
+    "compress_ratios": [0, 2, 2, 1, 1, 0],
+    "kv_source_layer_ids": [1, 3],
+}
+
+
+def test_deepseek_v41_keeps_entries_in_the_layers_that_others_read():
+    wrapped = {"model_type": "deepseek_v41", "text_config": dict(DEEPSEEK_V41)}
+    layers = model(DEEPSEEK_V41).layers
+    assert model(wrapped).layers == layers
+    del wrapped["text_config"]["model_type"]
+    assert model(wrapped).layers == layers
+    held = [[(t.name, t.dim, t.tokens_held(1025)) for t in layer.tensors] for layer in layers]
+    window = ("window", 512, 128)
+    assert held == [
+        [window],
+        [window, ("latent", 512, 513), ("index", 128, 513)],
+        [window],
+        [window, ("latent", 512, 1025), ("index", 128, 1025)],
+        [window],
+    ]
+    assert [sum(s.elements for s in layer.states) for layer in layers] == [0, 8 * 1024, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"compress_ratios": [0, 4, 2, 1, 1]}, r"compress_ratios\[1\]: is 4"),
+        ({"compress_ratios": [0, 2]}, "compress_ratios: has 2 entries for 5 layers"),
+        ({"compress_ratios": [2, 2, 2, 1, 1]}, r"compress_ratios\[0\]: is 2, but no layer before"),
+        ({"compress_ratios": [0, 0, 2, 1, 1]}, "kv_source_layer_ids: holds 1, which compresses"),
+        ({"compress_ratios": None}, "compress_ratios: is missing"),
+        ({"kv_source_layer_ids": None}, "kv_source_layer_ids: is missing"),
+        ({"kv_source_layer_ids": [1, 5]}, r"kv_source_layer_ids\[1\]: is 5"),
+        ({"num_key_value_heads": 2}, "num_key_value_heads: must be 1"),
+    ],
+)
+def test_what_deepseek_v41_says_of_its_layers_must_fit_together(changed, message):
+    with pytest.raises(InputError, match=message):
+        model({**DEEPSEEK_V41, **changed})
+
+
+@pytest.mark.parametrize(("kind", "heads"), [("diffusion_gemma_text", 2), ("gemma4_text", 4)])
+def test_diffusion_gemma_always_has_the_kv_heads_of_its_full_layers(kind, heads):
+    config = {
+        "model_type": kind,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "num_global_key_value_heads": 2,
+        "hidden_size": 1024,
+        "sliding_window": 512,
+    }
+    assert [layer.tensors[0].heads for layer in model(config).layers] == [4] * 5 + [heads]
+
+
 # ---- layers without attention, and cross-attention ------------------------------------------------
+
+
+PHI4_FLASH = {
+    "model_type": "phi4flash",
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 256,
+    "sliding_window": 16,
+    "max_position_embeddings": 4096,
+    "mb_per_layer": 2,
+}
+
+
+def test_the_second_half_of_phi_4_mini_flash_reads_the_layer_after_the_middle():
+    layers = model(PHI4_FLASH).layers
+    assert [(layer.kind.name, layer.window, layer.shares) for layer in layers] == [
+        ("MAMBA1", None, None),
+        ("WINDOW", 16, None),
+        ("MAMBA1", None, None),
+        ("WINDOW", 16, None),
+        ("MAMBA1", None, None),
+        ("FULL", None, None),
+        ("NONE", None, None),
+        ("SHARED", None, 5),
+    ]
+    # Twice the hidden size; 3 inputs of the convolution and 16 values each.
+    assert [s.elements for s in layers[0].states] == [512 * 3, 512 * 16]
+    with pytest.raises(InputError, match="mb_per_layer: must be 2"):
+        model({**PHI4_FLASH, "mb_per_layer": 4})
+    with pytest.raises(InputError, match="num_hidden_layers: is 6; it must be a multiple of 4"):
+        model({**PHI4_FLASH, "num_hidden_layers": 6})
 
 
 def test_nemotron_blocks_group_heads_or_skip():

@@ -223,8 +223,14 @@ KEYS_AND_VALUES: dict[str, Family] = {
     "ministral": Family(
         plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, defaults={"window": 4096}
     ),
-    "ministral3": Family(
-        plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES, defaults={"head_dim": 128}
+    # The second is Ministral 3, which may also write a block of tokens at a time.
+    **dict.fromkeys(
+        ("ministral3", "nemotron_labs_diffusion"),
+        Family(
+            plan=layer_kinds.window_if_set,
+            meaning=layer_kinds.WINDOW_NAMES,
+            defaults={"head_dim": 128},
+        ),
     ),
     "mistral": Family(
         plan=layer_kinds.window_if_set,

@@ -33,6 +33,9 @@ SPARSE_MLA = Family(
     | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
     | {"index_skip_topk_offset", "index_share_for_mtp_iteration"},
 )
+_DEEPSEEK_V4_HARMLESS = frozenset(
+    {"compress_rope_theta", "index_n_heads", "index_topk", "o_lora_rank", "q_lora_rank"}
+)
 _MLA_MODELS = (
     "pangu_ultra_moe axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
 )
@@ -76,8 +79,17 @@ LATENTS: dict[str, Family] = {
         Family(
             build=deepseek_v4.deepseek_v4,
             mtp=deepseek_v4.deepseek_v4_mtp,
-            harmless=frozenset({"compress_rope_theta", "index_n_heads", "index_topk"})
-            | {"o_lora_rank", "q_lora_rank"},
+            harmless=_DEEPSEEK_V4_HARMLESS,
+        ),
+    ),
+    **dict.fromkeys(
+        ("deepseek_v41", "deepseek_v41_text"),
+        Family(
+            build=deepseek_v4.deepseek_v41,
+            mtp=deepseek_v4.deepseek_v41_mtp,
+            harmless=_DEEPSEEK_V4_HARMLESS
+            | {"engram_compressed_vocab_size", "engram_head_dim", "index_source_layer_ids"},
+            source="models/deepseek_v4_1/attention.py of vLLM 0.33",
         ),
     ),
 }

@@ -252,6 +252,18 @@ RECURRENT: dict[str, Family] = {
         types_key="layers_block_type",
         harmless=_MAMBA_HARMLESS,
     ),
+    "phi4flash": Family(
+        plan=layer_kinds.phi4flash,
+        states={LayerKind.MAMBA1: recurrent_states.mamba1},
+        names={
+            "ssm_state": ("mamba_d_state",),
+            "ssm_expand": ("mamba_expand",),
+            "conv_kernel": ("mamba_d_conv",),
+        },
+        defaults={"ssm_state": 16, "ssm_expand": 2, "conv_kernel": 4},
+        finish=shared_layers.phi4flash,
+        harmless=_MAMBA_HARMLESS,
+    ),
     "bamba": Family(
         plan=layer_kinds.listed("attn_layer_indices", LayerKind.MAMBA2, absent=LayerKind.MAMBA2),
         meaning=_MAMBA2_MEANING,
