@@ -10,7 +10,7 @@ from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.check_outcomes import Check, CheckOutcome
-from vmtool.results.document_kinds import document_of
+from vmtool.results.document_versions import document_of
 from vmtool.results.stress import Outcome, RunResult
 
 SYSTEM = {

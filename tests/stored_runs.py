@@ -14,7 +14,7 @@ from vmtool.histograms import Histogram, summarize
 from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.results.check_outcomes import Check, CheckOutcome
-from vmtool.results.document_kinds import DOCUMENTS, document_of
+from vmtool.results.document_versions import DOCUMENTS, document_of
 from vmtool.results.stress import (
     Accident,
     Advice,

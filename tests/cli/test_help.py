@@ -13,7 +13,7 @@ from vmtool.cli.parameter_types import BackingName
 from vmtool.cli.schema import json_schema
 from vmtool.errors import VmtoolError
 from vmtool.memory.buffer_views import LiveViewError
-from vmtool.results.document_kinds import DOCUMENTS
+from vmtool.results.document_versions import DOCUMENTS
 
 
 def test_every_command_stands_under_its_question(vmtool):

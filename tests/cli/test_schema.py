@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from vmtool.cli.app import run as run_vmtool
-from vmtool.results.document_kinds import DOCUMENTS
+from vmtool.results.document_versions import DOCUMENTS
 
 
 def test_without_a_name_the_documents_are_listed(capsys):

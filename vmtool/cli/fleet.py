@@ -311,7 +311,7 @@ def read_baseline(path: str) -> FleetBaseline:
     from vmtool.errors import InputError
     from vmtool.input_files import read_bytes
     from vmtool.json_documents import MAX_BYTES, DocumentError, decode, parse
-    from vmtool.results.document_kinds import document_named
+    from vmtool.results.document_versions import document_named
     from vmtool.results.fleet import FleetBaseline
 
     document = parse(path, read_bytes(path, MAX_BYTES, text=True))
@@ -339,6 +339,6 @@ def read_baseline(path: str) -> FleetBaseline:
 def write_baseline(baseline: FleetBaseline) -> str:
     """Return the document of *baseline*."""
     from vmtool.json_documents import encode
-    from vmtool.results.document_kinds import document_of
+    from vmtool.results.document_versions import document_of
 
     return encode(baseline, document_of(baseline).head(command_line()))

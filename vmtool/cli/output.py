@@ -51,7 +51,7 @@ class Output:
         """Write the result, as JSON, as Markdown or as text.
 
         Args:
-            result: Of a type that :data:`vmtool.results.document_kinds.DOCUMENTS` lists.
+            result: Of a type that :data:`vmtool.results.document_versions.DOCUMENTS` lists.
             to_text: Prints the report.
             to_markdown: Makes the Markdown; without it, it is the text as it stands.
         """
@@ -122,6 +122,6 @@ class Output:
 
 def _document(result: Any) -> str:
     from vmtool.json_documents import encode
-    from vmtool.results.document_kinds import document_of
+    from vmtool.results.document_versions import document_of
 
     return encode(result, document_of(result).head(command_line()))

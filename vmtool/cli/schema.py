@@ -12,7 +12,7 @@ from vmtool.cli.value_completion import completing
 
 
 def _names() -> list[str]:
-    from vmtool.results.document_kinds import DOCUMENTS
+    from vmtool.results.document_versions import DOCUMENTS
 
     return [document.name.removeprefix("vmtool.") for document in DOCUMENTS]
 
@@ -30,7 +30,7 @@ def command(name: str | None, path: str) -> None:
     import json
 
     from vmtool.cli.output import Output
-    from vmtool.results.document_kinds import DOCUMENTS, document_named
+    from vmtool.results.document_versions import DOCUMENTS, document_named
 
     output = Output(path=path)
     if name is None:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import InputError
 from vmtool.input_files import kind_of, read_bytes
 from vmtool.json_documents import MAX_BYTES, DocumentError, decode, parse
-from vmtool.results.document_kinds import document_named
-from vmtool.results.earlier_versions import from_version_1
+from vmtool.results.document_versions import document_named, from_version_1
 from vmtool.results.stress import StressResult
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool import __version__
 from vmtool.json_documents import DocumentError, decode
 from vmtool.machine.facts import MachineFacts, SystemFacts
-from vmtool.results.document_kinds import DOCUMENTS
-from vmtool.results.earlier_versions import from_version_1
+from vmtool.results.document_versions import DOCUMENTS, from_version_1
 from vmtool.results.stress import full_name
 from vmtool.slopes import median_slope
 from vmtool.units import GIB, format_size

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.machine import device_words
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import backing_label, table
 from vmtool.units import format_duration, format_size
 

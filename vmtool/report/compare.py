@@ -8,10 +8,8 @@ from rich.text import Text
 
 from vmtool.compare.changes import DETECTED_CHANGE
 from vmtool.compare.permutation import fewest_runs
-from vmtool.report.console import show
-from vmtool.report.fact_words import fact_name, fact_text
-from vmtool.report.machine import moment
-from vmtool.report.paragraphs import paragraph
+from vmtool.report.console import paragraph, show
+from vmtool.report.machine import fact_name, fact_text, moment
 from vmtool.report.table import ReportTable
 from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
 from vmtool.results.compare import Direction, Doubt

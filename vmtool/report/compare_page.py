@@ -19,8 +19,7 @@ from vmtool.report.compare import (
     side_text,
     warnings_of,
 )
-from vmtool.report.fact_words import fact_name, fact_text
-from vmtool.report.machine import machine_words, moment
+from vmtool.report.machine import fact_name, fact_text, machine_words, moment
 from vmtool.report.page import (
     Markup,
     check,

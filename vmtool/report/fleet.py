@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.export_formats import csv_table
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import table
 from vmtool.units import count_of, format_duration, format_size
 

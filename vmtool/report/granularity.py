@@ -8,8 +8,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from vmtool.json_documents import plain
+from vmtool.report.console import paragraph
 from vmtool.report.machine import conditions_line, device_words, machine_rows
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import ReportTable, pairs, plain_table
 from vmtool.units import KIB, MIB, format_duration, format_size
 

@@ -8,12 +8,11 @@ from rich.text import Text
 
 from vmtool.errors import printable
 from vmtool.json_documents import plain
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.inspect_findings import COUNTERS, describe, shown_count, shown_rate, shown_size
 from vmtool.report.inspect_headline import describe_ending, describe_programs, headline, time_left
 from vmtool.report.inspect_reservations import reservation_parts
 from vmtool.report.machine import conditions_line
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import pairs, table
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import FindingRating

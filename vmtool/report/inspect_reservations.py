@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable
+from vmtool.report.console import paragraph
 from vmtool.report.inspect_findings import shown_count, shown_size
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import table
 from vmtool.units import format_duration, format_size
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from vmtool.kv.engines.sglang import SglangResult
 from vmtool.kv.engines.trtllm import TrtllmResult
 from vmtool.kv.engines.vllm import VllmResult
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show, verbatim
 from vmtool.report.kv_estimate import both, budget_text, ranks_text
-from vmtool.report.paragraphs import paragraph, verbatim
 from vmtool.units import count_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from vmtool.errors import printable
 from vmtool.kv.estimate_result import FormatOrigin
 from vmtool.kv.geometry import Source
 from vmtool.kv.packing.capacity import Limit
-from vmtool.report.console import show
-from vmtool.report.paragraphs import paragraph
+from vmtool.report.console import paragraph, show
 from vmtool.report.table import pairs, table
 from vmtool.units import count_of, format_size
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.kv_estimate import capacity_text, formats_text, waste_text
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import comparison, table
 from vmtool.units import count_of, format_size
 

@@ -6,10 +6,9 @@ from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.json_documents import plain
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.export_formats import csv_table
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import pairs, table
 from vmtool.report.text_chart import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines
 from vmtool.results.kv_replay import Point

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.export_formats import csv_table
 from vmtool.report.kv_replay import percent
 from vmtool.report.kv_replay_page import INTERRUPTED, chart_key, replay_page, timeline
 from vmtool.report.page import figure, grid, join, section, tag
 from vmtool.report.page import table as page_table
-from vmtool.report.paragraphs import paragraph
 from vmtool.report.table import comparison
 from vmtool.units import count_of, format_duration, format_size
 

@@ -1,4 +1,4 @@
-"""The facts of a machine as named values."""
+"""Facts of a machine, its devices and the conditions of a run, and the names of settings, in words."""
 
 from __future__ import annotations
 
@@ -15,10 +15,25 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import HugePageFacts, MachineFacts
     from vmtool.machine.run_conditions import RunConditions
 
+
 _SWITCHES: Final = {"ecc": "ECC", "mig": "MIG", "mps": "MPS", "persistence": "persistence"}
 _MODES: Final = {0: "heuristic", 1: "always", 2: "never"}
 #: Rows of other systems that macOS does not have.
 _NOT_ON_MACOS: Final = ("control group", "transparent huge pages", "commit charge", "memory areas")
+#: Settings whose names say too little to somebody who does not know the options.
+_SETTINGS: Final = {
+    "capacity_bytes": "reserved for each buffer",
+    "huge": "huge pages",
+    "threads": "threads in each worker",
+    "inject": "injected faults",
+    "retain_bytes": "most unmapped memory of a pool",
+    "hold": "whole budget held once",
+    "huge_page_bytes": "reserved huge pages",
+    "node": "NUMA node",
+    "clear": "pool memory cleared when mapped",
+}
+_UNITS: Final = (" in bytes", "_bytes", "_ns")
+_CUDA_VERSION: Final = "CUDA version of the driver"
 
 
 def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
@@ -299,3 +314,32 @@ def _limits(facts: MachineFacts) -> list[tuple[str, str]]:
     if group is not None:
         rows.append(("pids.max", f"{group.limit:,}, {group.used:,} in use ({group.path})"))
     return rows
+
+
+def fact_name(name: str) -> str:
+    """Return the name of a setting or fact without its unit, as the value has one."""
+    if name in _SETTINGS:
+        return _SETTINGS[name]
+    for unit in _UNITS:
+        name = name.removesuffix(unit)
+    return name.replace("_", " ") if name.islower() and "." not in name else name
+
+
+def fact_text(name: str, value: str | float | None) -> str:
+    """Return a setting or fact as people write it: sizes and durations with a unit."""
+    if value is None or value == "":
+        return "none" if value == "" else "not available"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        if name.endswith("bytes"):
+            return format_size(value)
+        if name.endswith("_ns"):
+            return format_duration(value)
+        if name == _CUDA_VERSION:
+            from vmtool.memory.cuda.absence import dotted  # noqa: PLC0415 - most have no device
+
+            return dotted(value)
+        if name != "seed":  # it is copied to a command line
+            return f"{value:,}"
+    return str(value)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool import __version__
 from vmtool.errors import printable_lines
 from vmtool.json_documents import encode
-from vmtool.results.document_kinds import document_of
+from vmtool.results.document_versions import document_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

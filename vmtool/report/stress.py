@@ -1,4 +1,4 @@
-"""The report of ``vmtool stress``."""
+"""The report of ``vmtool stress``: the answer, latencies, driver calls, checks, and what devices do."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.advice_sentences import advice_text
+from vmtool.report.advice_sentences import (
+    advice_text,
+    huge_text,
+    recommendation_rows,
+    recommendation_text,
+)
 from vmtool.report.check_sentences import describe, hint, shown_word, summarize
-from vmtool.report.console import show
+from vmtool.report.console import paragraph, show
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.paragraphs import paragraph
-from vmtool.report.recommendation import huge_text, recommendation_rows, recommendation_text
-from vmtool.report.stress_devices import device_sentences
 from vmtool.report.table import backing_label, duration_or_dash, table
 from vmtool.report.text_chart import histogram_rows
 from vmtool.results.check_outcomes import CheckOutcome
@@ -26,27 +28,17 @@ if TYPE_CHECKING:
 
     from vmtool.report.table import ReportTable
     from vmtool.results.check_outcomes import Check
-    from vmtool.results.stress import CallFailure, MethodResult, StressResult
+    from vmtool.results.stress import (
+        CallFailure,
+        DeviceResult,
+        MethodResult,
+        StressResult,
+        UnmapResult,
+    )
+
 
 CALL_HEADINGS: Final = ("driver call", "median", "p99", "max", "calls", "per commit")
 DEVICE_HEADINGS: Final = ("device", "method", "commit", "release", "cycles/s", "outcome")
-
-
-def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
-    """Return one row for each driver call of *method*, below :data:`CALL_HEADINGS`."""
-    return [
-        (
-            call.call,
-            duration_or_dash(call.summary.median_ns),
-            duration_or_dash(call.summary.p99_ns),
-            duration_or_dash(call.summary.max_ns),
-            f"{call.summary.samples:,}",
-            f"{call.summary.samples / method.cycles:.2f}" if method.cycles else "-",
-        )
-        for call in method.calls
-    ]
-
-
 _COLUMNS: Final = {
     "median": "median_ns",
     "mean": "mean_ns",
@@ -237,6 +229,21 @@ def _method_line(method: MethodResult, result: StressResult) -> Text:
     )
 
 
+def call_rows(method: MethodResult) -> list[tuple[str, ...]]:
+    """Return one row for each driver call of *method*, below :data:`CALL_HEADINGS`."""
+    return [
+        (
+            call.call,
+            duration_or_dash(call.summary.median_ns),
+            duration_or_dash(call.summary.p99_ns),
+            duration_or_dash(call.summary.max_ns),
+            f"{call.summary.samples:,}",
+            f"{call.summary.samples / method.cycles:.2f}" if method.cycles else "-",
+        )
+        for call in method.calls
+    ]
+
+
 def _latencies(method: MethodResult) -> ReportTable:
     columns = [
         (heading, name)
@@ -357,3 +364,61 @@ def _problem(message: str, cause: str | None, remedy: str | None) -> RenderableT
         if more:
             text.append(f"\n{label}: {more}", style="not bold default")
     return text
+
+
+def device_sentences(result: StressResult) -> Iterator[str]:
+    """Say of each device whether unmapping waited, and what access of its peers costs."""
+    if result.unmapping is not None and not result.devices:
+        yield unmapping_words(result.unmapping)
+    for device in result.devices:
+        if device.unmapping is not None:
+            yield f"{device.backing}: {unmapping_words(device.unmapping)}"
+        yield f"{device.backing}: {_peer_words(device)}"
+
+
+def unmapping_words(found: UnmapResult) -> str:
+    """Return in a sentence whether unmapping waited for running work, or why that is not known."""
+    if found.not_measured is not None:
+        return f"whether unmapping waits for running work was not measured: {found.not_measured}"
+    unmap = _waiting("cuMemUnmap", found.waited, found.idle_ns, found.busy_ns, found.left_ns)
+    release = _waiting(
+        "cuMemRelease",
+        found.release_waited,
+        found.release_idle_ns,
+        found.release_busy_ns,
+        found.release_left_ns,
+    )
+    return (
+        f"{unmap}; {release} (medians of {found.rounds}); synchronising before it costs "
+        f"{duration_or_dash(found.idle_synchronise_ns)} on an idle device"
+    )
+
+
+def _waiting(
+    call: str,
+    waited: bool | None,
+    idle_ns: int | None,
+    busy_ns: int | None,
+    left_ns: int | None,
+) -> str:
+    idle, busy, left = map(duration_or_dash, (idle_ns, busy_ns, left_ns))
+    if waited is None:
+        return f"whether {call} waits for running work is unknown, as the work was too short: {idle} idle"
+    did = "waited" if waited else "did not wait"
+    return f"{call} {did} for work that ran on another range: {idle} idle, {busy} with {left} of work left"
+
+
+def _peer_words(device: DeviceResult) -> str:
+    if not device.peers:
+        return "no other device had access to its memory"
+    words = f"{', '.join(device.peers)} can access its memory"
+    costs = () if device.unmapping is None else device.unmapping.access_ns
+    if len(costs) < 2:
+        return words
+    alone, *more = map(format_duration, costs)
+    with_peers = (
+        f"{cost} with {count} peer{'s'[: count > 1]}" for count, cost in enumerate(more, 1)
+    )
+    return (
+        f"{words}; cuMemSetAccess on one new mapping takes {alone} alone, {', '.join(with_peers)}"
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.advice_sentences import advice_text
 from vmtool.report.check_sentences import describe, hint, leak_amount
-from vmtool.report.fact_words import settings_rows
-from vmtool.report.machine import moment, page_machine_rows, page_place
+from vmtool.report.machine import fact_name, fact_text, moment, page_machine_rows, page_place
 from vmtool.report.page import (
     Markup,
     check,
@@ -29,10 +29,10 @@ from vmtool.report.stress import (
     call_rows,
     cycle_ns,
     device_rows,
+    device_sentences,
     failed_in,
     recommendation_lines,
 )
-from vmtool.report.stress_devices import device_sentences
 from vmtool.report.svg_chart import Series, histogram_chart, timeline_chart
 from vmtool.report.table import backing_label, duration_or_dash
 from vmtool.results.check_outcomes import CheckOutcome
@@ -42,7 +42,13 @@ from vmtool.units import format_duration, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.results.stress import Checkpoint, MethodResult, PhaseResult, StressResult
+    from vmtool.results.stress import (
+        Checkpoint,
+        MethodResult,
+        PhaseResult,
+        StressResult,
+        StressSettings,
+    )
 
 _STATISTICS: Final = ("median", "mean", "p90", "p99", "p999", "max")
 _TITLES: Final = {"charge": "Commit charge"}
@@ -334,3 +340,13 @@ def _settings(result: StressResult) -> Iterator[tuple[str, str]]:
     yield from settings_rows(result.settings)
     yield "harness overhead", format_duration(result.overhead_ns)
     yield "checkpoints' share of the time", f"{100 * result.checkpoint_share:.2f} %"
+
+
+def settings_rows(settings: StressSettings) -> Iterator[tuple[str, str]]:
+    """Yield the settings of a run that are set, each by name."""
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if value in {None, ()}:
+            continue
+        text = ", ".join(value) if isinstance(value, tuple) else fact_text(item.name, value)
+        yield fact_name(item.name), text

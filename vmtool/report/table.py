@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vmtool.errors import printable
-from vmtool.report.paragraphs import PROSE, UNLIMITED, Words, paragraph
+from vmtool.report.console import PROSE, UNLIMITED, Words, paragraph
 from vmtool.units import format_duration
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.compare import Direction, Doubt
-from vmtool.results.document_kinds import document_of
+from vmtool.results.document_versions import document_of
 from vmtool.results.stress import Outcome, RunResult
 
 

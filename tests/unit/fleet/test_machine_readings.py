@@ -18,7 +18,7 @@ from vmtool.machine import read_facts
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.probes.granularity import make_result
 from vmtool.results.doctor import DoctorResult
-from vmtool.results.document_kinds import document_of
+from vmtool.results.document_versions import document_of
 from vmtool.results.granularity import BackingGranularity, LargestReservation
 from vmtool.results.inspect import ProcessIdentity, Sample
 

@@ -3,9 +3,10 @@
 import io
 
 import pytest
+from printed import printed
+from rich.text import Text
 
-from vmtool.report.console import WIDE, result_console, show
-from vmtool.report.paragraphs import paragraph
+from vmtool.report.console import WIDE, paragraph, result_console, show, verbatim
 
 
 class _Terminal(io.StringIO):
@@ -29,3 +30,17 @@ def test_only_a_terminal_gets_colour_and_none_with_no_color(stream, variable, mo
 def test_nothing_limits_a_line_without_a_terminal():
     console = result_console(io.StringIO())
     assert console.width == WIDE
+
+
+def lines(part):
+    """What is printed of *part* in ten columns."""
+    return printed(lambda console: console.print(part), 10)
+
+
+@pytest.mark.parametrize("text", ["17,179,869,184 B of memory", Text("17,179,869,184 B of memory")])
+def test_words_are_broken_between_them_only(text):
+    assert lines(text) == lines(paragraph(text)) == ["17,179,869,184", "B of", "memory"]
+
+
+def test_a_log_line_is_never_broken():
+    assert lines(verbatim("GPU KV cache size: 1 token")) == ["GPU KV cache size: 1 token"]

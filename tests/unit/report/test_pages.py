@@ -12,7 +12,7 @@ from stored_runs import checkpoint, eventful, method, run, several
 
 from vmtool.compare.changes import compare
 from vmtool.report.compare_page import to_html
-from vmtool.report.fact_words import settings_rows
+from vmtool.report.stress_page import settings_rows
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.stress import StressSettings
 

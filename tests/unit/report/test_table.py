@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from vmtool.report.console import result_console, show
-from vmtool.report.paragraphs import paragraph
+from vmtool.report.console import paragraph, result_console, show
 from vmtool.report.table import ReportTable, comparison, pairs, table
 
 HEADINGS = ("name", "bytes", "share")

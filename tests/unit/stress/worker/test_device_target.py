@@ -11,7 +11,7 @@ from vmtool.memory.cuda import driver
 from vmtool.memory.governor import Governor
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
-from vmtool.report.stress_devices import unmapping_words
+from vmtool.report.stress import unmapping_words
 from vmtool.results.stress import StressSettings
 from vmtool.stress.worker.device_target import DeviceTarget
 
