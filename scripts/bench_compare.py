@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
 from vmtool.compare.changes import compare, verdict
-from vmtool.compare.permutation import runs_needed, variation
-from vmtool.compare.run_sets import set_of
-from vmtool.compare.stored_run import StoredRun, read_run
+from vmtool.compare.confidence_intervals import runs_needed, variation
+from vmtool.compare.run_sets import StoredRun, read_run, set_of
 from vmtool.results.compare import Direction
 
 if TYPE_CHECKING:

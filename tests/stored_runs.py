@@ -8,8 +8,7 @@ from dataclasses import replace
 import jsonschema
 
 from vmtool.cli.schema import json_schema
-from vmtool.compare.run_sets import set_of
-from vmtool.compare.stored_run import StoredRun
+from vmtool.compare.run_sets import StoredRun, set_of
 from vmtool.histograms import Histogram, summarize
 from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions

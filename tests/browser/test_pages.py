@@ -15,8 +15,7 @@ from made_pages import NAMES, estimate, fleet, page_of
 from stored_runs import eventful
 
 from vmtool.compare.changes import compare
-from vmtool.compare.run_sets import set_of
-from vmtool.compare.stored_run import StoredRun
+from vmtool.compare.run_sets import StoredRun, set_of
 from vmtool.histograms import Histogram
 from vmtool.kv.packing.policies import POLICIES
 from vmtool.report.compare_page import to_html

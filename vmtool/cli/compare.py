@@ -88,7 +88,7 @@ def command(
     from vmtool.cli.output import Output, command_line
     from vmtool.compare.assertions import parse_change
     from vmtool.compare.changes import compare
-    from vmtool.compare.permutation import fewest_runs
+    from vmtool.compare.confidence_intervals import fewest_runs
     from vmtool.compare.run_sets import read_set
     from vmtool.errors import ExitCode, InputError, UsageError
     from vmtool.report.compare import left_out_text, to_text, warnings_of

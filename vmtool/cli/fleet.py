@@ -158,7 +158,7 @@ def _resources(text: str | None) -> dict[str, float]:
 
 def _check_command(arguments: tuple[str, ...]) -> None:
     """Parse the command that hosts will run, so that they are not asked for what is wrong usage."""
-    from vmtool.fleet.machine_readings import KINDS
+    from vmtool.fleet.result_files import KINDS
 
     name, *rest = arguments
     if name not in KINDS:

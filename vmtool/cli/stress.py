@@ -65,7 +65,7 @@ def command(
     all devices run at once, each with its own workers and its own row in the result.
     """  # noqa: D301 - click's own mark
     from vmtool.compare.assertions import evaluate, parse_assertion
-    from vmtool.compare.permutation import DEFAULT_CONFIDENCE
+    from vmtool.compare.confidence_intervals import DEFAULT_CONFIDENCE
     from vmtool.machine import read_facts
     from vmtool.report.stress import to_text
     from vmtool.results.stress import Outcome
@@ -169,7 +169,7 @@ def _run(
 
 
 def _refuse_few_runs(settings: StressSettings, control: StressControl) -> None:
-    from vmtool.compare.permutation import RUNS_NEEDED
+    from vmtool.compare.confidence_intervals import RUNS_NEEDED
 
     if control.assertions and settings.runs < RUNS_NEEDED:
         raise UsageError(

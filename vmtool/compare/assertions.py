@@ -10,8 +10,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.condition_syntax import holds, split_condition
+from vmtool.compare.confidence_intervals import RUNS_NEEDED, location, shift
 from vmtool.compare.metrics import Metric, measured, named_by, parse_metric
-from vmtool.compare.permutation import RUNS_NEEDED, location, shift
 from vmtool.errors import UsageError
 from vmtool.results.check_outcomes import NOT_PROVEN, Check, CheckOutcome
 from vmtool.units import parse_duration, parse_size

@@ -2,7 +2,7 @@
 
 One figure of each run, such as its median commit, is one observation: neighbouring cycles share the
 state of their process, so more of them say nothing about the next process. The test is that of
-:mod:`vmtool.compare.permutation`. Each figure is tested by itself at the stated confidence; of twenty
+:mod:`vmtool.compare.confidence_intervals`. Each figure is tested by itself at the stated confidence; of twenty
 figures that did not change one is expected to be called changed at 95 %, unless its change is
 smaller than the threshold.
 """
@@ -16,19 +16,19 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.assertions import judge_change
-from vmtool.compare.machines_and_settings import (
-    condition_differences,
-    machine_differences,
-    settings_differences,
-)
-from vmtool.compare.metrics import measured, parse_metric
-from vmtool.compare.permutation import (
+from vmtool.compare.confidence_intervals import (
     DEFAULT_CONFIDENCE,
     RUNS_NEEDED,
     runs_needed,
     shift,
     variation,
 )
+from vmtool.compare.machines_and_settings import (
+    condition_differences,
+    machine_differences,
+    settings_differences,
+)
+from vmtool.compare.metrics import measured, parse_metric
 from vmtool.compare.run_sets import compared_files, describe_file, describe_set
 from vmtool.results.check_outcomes import all_passed
 from vmtool.results.compare import (
@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from vmtool.compare.assertions import Condition
+    from vmtool.compare.confidence_intervals import Shift
     from vmtool.compare.metrics import Metric
-    from vmtool.compare.permutation import Shift
-    from vmtool.compare.run_sets import RunSet
-    from vmtool.compare.stored_run import StoredRun
+    from vmtool.compare.run_sets import RunSet, StoredRun
     from vmtool.results.stress import MethodResult
 
 DEFAULT_THRESHOLD: Final = Fraction(5, 100)

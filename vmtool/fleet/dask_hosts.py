@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool import __version__
 from vmtool.errors import InputError, UnavailableError, UsageError
 from vmtool.executors import TaskResult
-from vmtool.fleet.machine_readings import checked, read_document
+from vmtool.fleet.machine_readings import read_document
+from vmtool.fleet.result_files import checked
 from vmtool.json_documents import parse_quickly
 from vmtool.results.fleet import Problem
 

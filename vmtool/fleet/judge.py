@@ -9,9 +9,8 @@ from functools import partial
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
-from vmtool.fleet.machines import ALIKE, Fleet, Machine, _same_amount, _settle_amounts
-from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
-from vmtool.fleet.value_clusters import find_clusters
+from vmtool.fleet.machines import ALIKE, Fleet, Machine, same_amount, settle_amounts
+from vmtool.fleet.robust_statistics import biweight, discoveries, find_clusters, two_sided_p
 from vmtool.results.fleet import (
     BaselineGroup,
     BaselineMeasure,
@@ -177,7 +176,7 @@ def _grouped(
     groups: dict[tuple[str, ...], list[Machine]] = {}
     names = tuple(by) or ALIKE
     machines = list(machines)
-    _settle_amounts(machines)
+    settle_amounts(machines)
     for machine in machines:
         key = tuple(machine.facts.get(name, "") for name in names)
         groups.setdefault(key, []).append(machine)
@@ -196,7 +195,7 @@ def _saved(baseline: FleetBaseline | None, alike: Mapping[str, str]) -> Baseline
         return None
     for group in baseline.groups:
         if group.alike.keys() == alike.keys() and all(
-            _same_amount(value, alike[name]) for name, value in group.alike.items()
+            same_amount(value, alike[name]) for name, value in group.alike.items()
         ):
             return group
     return None

@@ -1,16 +1,11 @@
-"""The facts and the figures of each run that a document of any command has about its machine."""
+"""What a document of any command says about its machine: its facts, and the figures of each run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool import __version__
-from vmtool.json_documents import DocumentError, decode
-from vmtool.machine.facts import MachineFacts, SystemFacts
-from vmtool.results.document_versions import DOCUMENTS, from_version_1
 from vmtool.results.stress import full_name
 from vmtool.slopes import median_slope
 from vmtool.units import GIB, format_size
@@ -18,19 +13,8 @@ from vmtool.units import GIB, format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Commands whose documents are about a machine.
-KINDS: Final = (
-    *("stress", "check", "granularity", "doctor", "limits"),
-    *("grow", "inspect", "matrix", "guards", "reserve"),
-)
 #: Numbers are measures if their names end so.
 _UNITS: Final = ("_ns", "_per_s", "_bytes")
-_AMOUNTS: Final = (*_UNITS, "cycles", "samples")
-_TOO_LARGE: Final = 1 << 64
-#: No rate is nearer to 0.
-_TOO_SMALL: Final = 2.0**-64
-#: Numbers with other names are not larger, so that a floating-point number can hold their squares.
-_FAR_TOO_LARGE: Final = 1 << 128
 #: Of a summary, only these: the others follow from them or are single samples.
 _SUMMARY: Final = frozenset({"median_ns", "p99_ns"})
 #: What names an element of a list.
@@ -116,86 +100,6 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Machin
     facts, failed = dict(_facts(document)), tuple(_failed(document))
     vmtool = str(document.get("vmtool"))
     return MachineReading(host, source, kind, vmtool, facts, made, failed, named=named)
-
-
-class WrongVersionError(ValueError):
-    """A document of a version that this vmtool does not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class _DocumentHead:
-    version: int
-    vmtool: str
-    command: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _OldFacts:
-    """What has not changed in the facts since version 1."""
-
-    system: SystemFacts
-
-
-@cache
-def _types() -> dict[str, tuple[int, type]]:
-    """Return the version and the type of each document that describes a machine."""
-    return {
-        document.name: (document.version, document.load())
-        for document in DOCUMENTS
-        if document.name.removeprefix("vmtool.") in KINDS
-    }
-
-
-def checked(document: dict[str, Any]) -> dict[str, Any]:
-    """Return *document*, a JSON object, with the present keys.
-
-    Raises:
-        WrongVersionError: If this vmtool does not read its version.
-        ValueError: If it is not a document of vmtool about a machine, or does not fit its type; the
-            message names the field.
-    """
-    kind = document.get("schema")
-    if not isinstance(kind, str) or kind not in {known.name for known in DOCUMENTS}:
-        raise ValueError("is not a result of vmtool")
-    if kind not in _types():
-        raise ValueError(f"is a {kind}, which does not describe a machine")
-    head = decode(_DocumentHead, document)
-    known, type_ = _types()[kind]
-    old = kind == "vmtool.stress" and head.version == 1
-    if head.version != known and not old:
-        raise WrongVersionError(
-            f"version: {head.version} of {kind}; vmtool {__version__} reads {known}"
-        )
-    if old:
-        document = from_version_1(document)
-    decode(type_, document)
-    try:
-        decode(_OldFacts if old else MachineFacts, document.get("machine"))
-    except DocumentError as error:
-        raise DocumentError(f"machine.{error.field}".rstrip("."), error.problem) from None
-    if (found := _impossible(document)) is not None:
-        raise DocumentError(*found)
-    return document
-
-
-def _impossible(value: dict[str, Any]) -> tuple[str, str] | None:
-    """Return where a number in *value* is one that cannot be, and what it must be."""
-    for key, item in value.items():
-        kind = type(item)
-        if kind is dict:
-            if (found := _impossible(item)) is not None:
-                return f"{key}.{found[0]}", found[1]
-        elif kind is list:
-            for at, each in enumerate(item if item and type(item[0]) is dict else ()):
-                if (found := _impossible(each)) is not None:
-                    return f"{key}[{at}].{found[0]}", found[1]
-        elif (kind is int or kind is float) and not (_TOO_SMALL <= item < _TOO_LARGE or item == 0):
-            # What a limit leaves is negative where it is exceeded.
-            if key.endswith(_AMOUNTS) and "headroom" not in key:
-                return key, "must be 0, or at least 2^-64 and less than 2^64"
-            if abs(item) >= _FAR_TOO_LARGE:
-                return key, "must be between -2^128 and 2^128"
-    return None
 
 
 def _parts(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

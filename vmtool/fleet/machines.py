@@ -86,7 +86,7 @@ class Fleet:
             for name in ALIKE[:-1]  # of devices a machine may have several
             if name in machine.facts
             and name in found.facts
-            and not _same_amount(machine.facts[name], found.facts[name])
+            and not same_amount(machine.facts[name], found.facts[name])
         ]
         if differing and found.host not in self._ambiguous:
             self._ambiguous.add(found.host)
@@ -110,7 +110,7 @@ class Fleet:
         machine.runs = {texts.setdefault(name, name): runs for name, runs in machine.runs.items()}
 
 
-def _same_amount(first: str, second: str) -> bool:
+def same_amount(first: str, second: str) -> bool:
     """Return whether two values of a fact are the same, or amounts of memory that nearly are."""
     if first == second:
         return True
@@ -118,7 +118,7 @@ def _same_amount(first: str, second: str) -> bool:
     return len(amounts) == 2 and max(amounts) <= min(amounts) * (1 + _SAME_AMOUNT)
 
 
-def _settle_amounts(machines: Sequence[Machine]) -> None:
+def settle_amounts(machines: Sequence[Machine]) -> None:
     """Give amounts of memory that are nearly the same the most frequent text of them."""
     counts: dict[str, Counter[str]] = {}
     for machine in machines:
@@ -129,7 +129,7 @@ def _settle_amounts(machines: Sequence[Machine]) -> None:
         common: dict[str, str] = {}
         known: dict[str, None] = {}
         for value, _ in sorted(values.items(), key=lambda item: (-item[1], item[0])):
-            common[value] = next((each for each in known if _same_amount(each, value)), value)
+            common[value] = next((each for each in known if same_amount(each, value)), value)
             known[common[value]] = None
         for machine in machines:
             if name in machine.facts:

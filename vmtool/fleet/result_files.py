@@ -1,4 +1,7 @@
-"""Documents in files, folders, globs, JSON lines, gzip and stdin, with one in memory at a time."""
+"""Result files of a fleet: documents in files, folders, globs, JSON lines, gzip and stdin, read and checked.
+
+One document is in memory at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import gc
 import glob
 import re
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
+from vmtool import __version__
 from vmtool.errors import InputError, UsageError
-from vmtool.fleet.machine_readings import MachineReading, WrongVersionError, checked, read_document
+from vmtool.fleet.machine_readings import MachineReading, read_document
 from vmtool.input_files import open_text
-from vmtool.json_documents import MAX_BYTES, parse_quickly
+from vmtool.json_documents import MAX_BYTES, DocumentError, decode, parse_quickly
+from vmtool.machine.facts import MachineFacts, SystemFacts
+from vmtool.results.document_versions import DOCUMENTS, from_version_1
 from vmtool.results.fleet import Problem
 
 if TYPE_CHECKING:
@@ -30,6 +37,17 @@ MOST_PROBLEMS: Final = 1000
 #: Where one document ends and another begins: within one, a comma or an end follows an object, and
 #: none begins at the beginning of a line, as long as it is indented or in one line.
 _BETWEEN: Final = re.compile(rb"\}\s*(?=[^\s,\]}])|\n(?=\{)")
+#: Commands whose documents are about a machine.
+KINDS: Final = (
+    *("stress", "check", "granularity", "doctor", "limits"),
+    *("grow", "inspect", "matrix", "guards", "reserve"),
+)
+_AMOUNTS: Final = ("_ns", "_per_s", "_bytes", "cycles", "samples")
+_TOO_LARGE: Final = 1 << 64
+#: No rate is nearer to 0.
+_TOO_SMALL: Final = 2.0**-64
+#: Numbers with other names are not larger, so that a floating-point number can hold their squares.
+_FAR_TOO_LARGE: Final = 1 << 128
 
 
 def list_files(names: Iterable[str]) -> list[str]:
@@ -230,3 +248,83 @@ def _read(content: bytes, host: str, source: str) -> MachineReading | Problem:
     finally:
         if collecting:
             gc.enable()
+
+
+class WrongVersionError(ValueError):
+    """A document of a version that this vmtool does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DocumentHead:
+    version: int
+    vmtool: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _OldFacts:
+    """What has not changed in the facts since version 1."""
+
+    system: SystemFacts
+
+
+@cache
+def _types() -> dict[str, tuple[int, type]]:
+    """Return the version and the type of each document that describes a machine."""
+    return {
+        document.name: (document.version, document.load())
+        for document in DOCUMENTS
+        if document.name.removeprefix("vmtool.") in KINDS
+    }
+
+
+def checked(document: dict[str, Any]) -> dict[str, Any]:
+    """Return *document*, a JSON object, with the present keys.
+
+    Raises:
+        WrongVersionError: If this vmtool does not read its version.
+        ValueError: If it is not a document of vmtool about a machine, or does not fit its type; the
+            message names the field.
+    """
+    kind = document.get("schema")
+    if not isinstance(kind, str) or kind not in {known.name for known in DOCUMENTS}:
+        raise ValueError("is not a result of vmtool")
+    if kind not in _types():
+        raise ValueError(f"is a {kind}, which does not describe a machine")
+    head = decode(_DocumentHead, document)
+    known, type_ = _types()[kind]
+    old = kind == "vmtool.stress" and head.version == 1
+    if head.version != known and not old:
+        raise WrongVersionError(
+            f"version: {head.version} of {kind}; vmtool {__version__} reads {known}"
+        )
+    if old:
+        document = from_version_1(document)
+    decode(type_, document)
+    try:
+        decode(_OldFacts if old else MachineFacts, document.get("machine"))
+    except DocumentError as error:
+        raise DocumentError(f"machine.{error.field}".rstrip("."), error.problem) from None
+    if (found := _impossible(document)) is not None:
+        raise DocumentError(*found)
+    return document
+
+
+def _impossible(value: dict[str, Any]) -> tuple[str, str] | None:
+    """Return where a number in *value* is one that cannot be, and what it must be."""
+    for key, item in value.items():
+        kind = type(item)
+        if kind is dict:
+            if (found := _impossible(item)) is not None:
+                return f"{key}.{found[0]}", found[1]
+        elif kind is list:
+            for at, each in enumerate(item if item and type(item[0]) is dict else ()):
+                if (found := _impossible(each)) is not None:
+                    return f"{key}[{at}].{found[0]}", found[1]
+        elif (kind is int or kind is float) and not (_TOO_SMALL <= item < _TOO_LARGE or item == 0):
+            # What a limit leaves is negative where it is exceeded.
+            if key.endswith(_AMOUNTS) and "headroom" not in key:
+                return key, "must be 0, or at least 2^-64 and less than 2^64"
+            if abs(item) >= _FAR_TOO_LARGE:
+                return key, "must be between -2^128 and 2^128"
+    return None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from vmtool.compare.changes import DETECTED_CHANGE
-from vmtool.compare.permutation import fewest_runs
+from vmtool.compare.confidence_intervals import fewest_runs
 from vmtool.report.console import paragraph, show
 from vmtool.report.machine import fact_name, fact_text, moment
 from vmtool.report.table import ReportTable

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.compare.changes import DEFAULT_THRESHOLD
-from vmtool.compare.intervals import median_interval
+from vmtool.compare.confidence_intervals import median_interval
 from vmtool.errors import CallError, RefusedError
 from vmtool.kv.packing.policies import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
@@ -26,7 +26,7 @@ from vmtool.units import GIB, KIB, MIB, align_up
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from vmtool.compare.intervals import Interval
+    from vmtool.compare.confidence_intervals import Interval
     from vmtool.kv.cost import SequenceCost
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking

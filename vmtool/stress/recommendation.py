@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.compare.permutation import DEFAULT_CONFIDENCE, RUNS_NEEDED, shift
+from vmtool.compare.confidence_intervals import DEFAULT_CONFIDENCE, RUNS_NEEDED, shift
 from vmtool.results.stress import (
     HUGE,
     MethodReason,

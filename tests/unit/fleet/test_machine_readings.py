@@ -10,8 +10,9 @@ import pytest
 from fleet_results import stress
 
 from vmtool.fleet.judge import judge
-from vmtool.fleet.machine_readings import checked, read_document
+from vmtool.fleet.machine_readings import read_document
 from vmtool.fleet.machines import Fleet
+from vmtool.fleet.result_files import checked
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.json_documents import encode
 from vmtool.machine import read_facts

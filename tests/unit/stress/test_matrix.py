@@ -8,7 +8,7 @@ import pytest
 from printed import printed
 from stored_runs import method, run
 
-from vmtool.compare.intervals import median_interval
+from vmtool.compare.confidence_intervals import median_interval
 from vmtool.machine import read_facts
 from vmtool.memory.errors import MisalignedError
 from vmtool.report.matrix import to_text

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 from stored_runs import gaussian, method
 
-from vmtool.compare.permutation import shift
+from vmtool.compare.confidence_intervals import shift
 from vmtool.report.advice_sentences import huge_text, recommendation_rows, recommendation_text
 from vmtool.results.stress import MethodReason, Outcome, Recommendation, RunResult
 from vmtool.stress.recommendation import choose_method, recommend

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from printed import printed
 from stored_runs import MACHINE, as_document, eventful, gaussian, method, run, several, write
 
-from vmtool.compare import stored_run
+from vmtool.compare import run_sets
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.changes import compare
-from vmtool.compare.run_sets import set_of
-from vmtool.compare.stored_run import StoredRun, read_run
+from vmtool.compare.run_sets import StoredRun, read_run, set_of
 from vmtool.errors import InputError
 from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
@@ -118,7 +117,7 @@ def test_a_folder_is_not_a_file(tmp_path):
 
 
 def test_a_file_over_the_limit_is_not_parsed(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_run, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(run_sets, "MAX_BYTES", 1 << 20)
     with pytest.raises(InputError, match="larger than 1 MiB"):
         read_run(store(tmp_path / "big", b" " * ((1 << 20) + 1)))
 
