@@ -12,8 +12,8 @@ if sys.platform != "win32":
 
 from vmtool.errors import UsageError
 from vmtool.machine import read_facts
-from vmtool.memory.backing import OutOfMemoryError
 from vmtool.memory.counters import Counters, read_process, read_range, read_split
+from vmtool.memory.errors import OutOfMemoryError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.memory_limits import count_mappings, read_limits

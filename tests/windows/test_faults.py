@@ -13,8 +13,8 @@ if sys.platform != "win32":
     pytest.skip("the Windows backing needs Windows, or Wine", allow_module_level=True)
 
 from vmtool.errors import CallError, UsageError
-from vmtool.memory.backing import OutOfMemoryError, QuarantineError
 from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.errors import OutOfMemoryError, QuarantineError
 from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.windows import decommit_range, placeholder_range
 from vmtool.memory.windows.backing import WindowsBacking

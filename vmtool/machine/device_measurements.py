@@ -40,10 +40,9 @@ def is_fresh_zero(backing: str) -> bool | None:
     Raises:
         CudaError: If the driver fails otherwise.
     """
-    from vmtool.memory.backing import OutOfMemoryError
     from vmtool.memory.cuda.copies import DeviceCopies
+    from vmtool.memory.errors import OutOfMemoryError, Unwinding
     from vmtool.memory.open_backing import open_device
-    from vmtool.memory.unwinding import Unwinding
 
     opened = open_device(backing, method="cold")
     nbytes = opened.granularity
@@ -69,7 +68,7 @@ def access_costs(backing: CudaBacking) -> tuple[int, ...]:
     Raises:
         CudaError: If the driver fails.
     """
-    from vmtool.memory.unwinding import Unwinding
+    from vmtool.memory.errors import Unwinding
 
     call, nbytes = backing.context.call, backing.granularity
     ordinals = (backing.context.info.ordinal, *backing.peers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.errors import Diagnosis
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import count_of, format_size
 

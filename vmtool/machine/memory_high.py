@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from vmtool.machine.cgroup_facts import CgroupLevel
-    from vmtool.memory.diagnosis import Diagnosis
+    from vmtool.memory.errors import Diagnosis
 
 #: The kernel delays a task by 2 s at most (``MEMCG_MAX_HIGH_DELAY_JIFFIES`` in mm/memcontrol.c), so
 #: that a group which counted nothing for so long delays none.

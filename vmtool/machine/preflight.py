@@ -125,7 +125,7 @@ class Shortage:
     """One limit that the plan exceeds.
 
     Attributes:
-        kind: A short stable name, as in :class:`vmtool.memory.diagnosis.Diagnosis`.
+        kind: A short stable name, as in :class:`vmtool.memory.errors.Diagnosis`.
         severity: Whether the plan must not run.
         message: What the plan needs and what the limit leaves.
         safe: The number that would be safe, in the unit of what the plan needs.

@@ -9,12 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from vmtool.errors import CallError, VmtoolError
-
 if TYPE_CHECKING:
     from vmtool.memory.governor import Authority, Tier
     from vmtool.memory.reservation import Reservation
-    from vmtool.memory.span_map import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +40,6 @@ class PhysicalMemoryAccounting:
     """
 
     authority: Authority | None = None
-
-
-class OutOfMemoryError(CallError):
-    """A call that failed because memory, commit charge, address space or mappings ran out."""
-
-
-class QuarantineError(VmtoolError):
-    """A failed call could not be undone; the span will not be used again.
-
-    The call that failed is ``__cause__``.
-
-    Attributes:
-        span: The quarantined offsets.
-    """
-
-    def __init__(self, span: Span, failure: CallError) -> None:
-        super().__init__(
-            f"{span[0]}..{span[1]} is quarantined: {failure}, and the call could not be undone",
-            cause=failure.cause,
-            hint=failure.hint,
-        )
-        self.span = span
-
-
-def failed_call(error: BaseException) -> CallError | None:
-    """Return the failed call behind *error*, or ``None`` if there is none."""
-    cause = error.__cause__ if isinstance(error, QuarantineError) else error
-    return cause if isinstance(cause, CallError) else None
 
 
 class VirtualBacking(Protocol):

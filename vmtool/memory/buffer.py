@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory.backing import QuarantineError
 from vmtool.memory.buffer_views import (
     CPU,
     CUDA,
@@ -17,7 +16,7 @@ from vmtool.memory.buffer_views import (
     cuda_array_interface,
     host_view,
 )
-from vmtool.memory.errors import ClosedError
+from vmtool.memory.errors import ClosedError, QuarantineError
 from vmtool.memory.governor import BudgetError, Owner, Role, Tier
 from vmtool.memory.span_map import SpanMap
 from vmtool.units import align_up, format_size, two_sizes

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final, cast
 from vmtool.errors import VmtoolError
 from vmtool.histograms import summarize_samples
 from vmtool.machine.device_memory import shared_device
-from vmtool.memory.backing import failed_call
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
+from vmtool.memory.errors import failed_call
 from vmtool.memory.governor import Governor, Tier
 from vmtool.probes.grow_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare_copying
 from vmtool.probes.grow_stamps import stamps_for

@@ -14,7 +14,7 @@ import pytest
 from vmtool.machine import read_facts
 from vmtool.machine.doctor.examine import examine
 from vmtool.machine.doctor.findings import Rating
-from vmtool.memory.backing import OutOfMemoryError
+from vmtool.memory.errors import OutOfMemoryError
 from vmtool.memory.open_backing import open_backing
 from vmtool.units import GIB, align_up
 

@@ -10,12 +10,12 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError, VmtoolError
-from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting, QuarantineError
+from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.cuda.handles import ColdHandles, HandlePool, HandleSource
 from vmtool.memory.cuda.mapped_range import MappedRange
-from vmtool.memory.errors import MisalignedError
+from vmtool.memory.errors import MisalignedError, QuarantineError
 from vmtool.memory.governor import Tier
 from vmtool.memory.reservation import Reservation
 from vmtool.units import align_up, format_size

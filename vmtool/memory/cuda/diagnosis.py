@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.errors import Diagnosis
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import format_size
 

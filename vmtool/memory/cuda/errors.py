@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
-from vmtool.memory.backing import OutOfMemoryError
-from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
-    from vmtool.memory.diagnosis import Diagnosis
-
+    from vmtool.memory.errors import Diagnosis
 
 INVALID_VALUE: Final = 1
 OUT_OF_MEMORY: Final = 2

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.errors import QuarantineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,8 +26,8 @@ import weakref
 from typing import Final
 
 from vmtool.errors import CallError, UnavailableError, UsageError
-from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting, QuarantineError
-from vmtool.memory.errors import BusyError, MisalignedError
+from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting
+from vmtool.memory.errors import BusyError, MisalignedError, QuarantineError
 from vmtool.memory.governor import Tier
 from vmtool.memory.posix.calls import (
     CALLS,

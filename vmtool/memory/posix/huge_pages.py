@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vmtool.memory.cgroup_paths import huge_page_groups
-from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.errors import Diagnosis
 from vmtool.units import GIB, MIB, format_size
 
 #: Above the flags of mmap stands the binary logarithm of the page size (include/uapi/linux/mman.h).

@@ -17,7 +17,7 @@ import os
 from typing import Final
 
 from vmtool.memory.counter_types import parse_kib
-from vmtool.memory.diagnosis import Diagnosis, call_failure
+from vmtool.memory.errors import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
 from vmtool.memory.process_privileges import has_capability
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from vmtool.memory.diagnosis import call_failure
+from vmtool.memory.errors import call_failure
 from vmtool.memory.windows.diagnosis import (
     NO_ADDRESS_RANGE,
     OUT_OF_MEMORY,

@@ -9,7 +9,7 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 import ctypes
 from typing import TYPE_CHECKING
 
-from vmtool.memory.backing import QuarantineError
+from vmtool.memory.errors import QuarantineError
 from vmtool.memory.windows.calls import (
     MEM_COMMIT,
     MEM_DECOMMIT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.diagnosis import Diagnosis, no_address_range
+from vmtool.memory.errors import Diagnosis, no_address_range
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import ctypes
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError
-from vmtool.memory.backing import QuarantineError
+from vmtool.memory.errors import QuarantineError
 from vmtool.memory.span_map import SpanMap
 from vmtool.memory.windows.calls import (
     MEM_COALESCE_PLACEHOLDERS,

@@ -6,11 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, VmtoolError
-from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
-from vmtool.memory.errors import MisalignedError
+from vmtool.memory.errors import MisalignedError, QuarantineError, Unwinding
 from vmtool.memory.governor import Tier
-from vmtool.memory.unwinding import Unwinding
 from vmtool.probes.granule_checks.attempts import attempt_check
 
 if TYPE_CHECKING:

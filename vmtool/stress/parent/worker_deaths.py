@@ -11,7 +11,7 @@ from vmtool.results.stress import Accident
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.memory.diagnosis import Diagnosis
+    from vmtool.memory.errors import Diagnosis
     from vmtool.stress.messages import WorkerPlan
     from vmtool.stress.worker.journal import Entry
 

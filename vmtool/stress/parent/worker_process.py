@@ -19,7 +19,7 @@ from vmtool.machine.killed_children import (
     read_state,
 )
 from vmtool.memory.children import start_child, wait_killed, why_not_killed
-from vmtool.memory.diagnosis import Diagnosis
+from vmtool.memory.errors import Diagnosis
 from vmtool.memory.threads import start_thread
 from vmtool.no_memory import why_no_memory
 from vmtool.results.stress import PHASES, PhaseResult

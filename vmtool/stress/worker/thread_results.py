@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from vmtool.memory.backing import failed_call
 from vmtool.memory.cuda.errors import DeviceLostError
+from vmtool.memory.errors import failed_call
 from vmtool.results.stress import CallFailure, MethodResult
 from vmtool.stress.worker.journal import FILL, OPERATIONS
 from vmtool.stress.worker.phase_samples import join_phases

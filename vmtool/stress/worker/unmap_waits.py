@@ -16,8 +16,8 @@ from vmtool.errors import RefusedError
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
 from vmtool.memory.cuda.errors import NOT_READY, CudaError
+from vmtool.memory.errors import Unwinding
 from vmtool.memory.open_backing import open_device
-from vmtool.memory.unwinding import Unwinding
 from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import gc
 import pytest
 
 from vmtool.errors import CallError, UsageError, VmtoolError
-from vmtool.memory.backing import QuarantineError
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.errors import DeviceLostError
+from vmtool.memory.errors import QuarantineError
 
 GRANULES = 16
 STEPS = [

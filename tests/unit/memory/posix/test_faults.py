@@ -13,8 +13,8 @@ if sys.platform == "win32":
     pytest.skip("the POSIX backing needs a POSIX system", allow_module_level=True)
 
 from vmtool.errors import CallError, UnavailableError
-from vmtool.memory.backing import OutOfMemoryError, QuarantineError
 from vmtool.memory.buffer import VirtualBuffer
+from vmtool.memory.errors import OutOfMemoryError, QuarantineError
 from vmtool.memory.governor import Governor, Tier
 from vmtool.memory.posix.backing import METHODS, PosixBacking
 from vmtool.memory.posix.calls import CALLS, PROT_NONE
