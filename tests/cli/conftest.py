@@ -23,7 +23,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
-from vmtool.memory.memory_limits import ProcessLimits
+from vmtool.memory.counters import ProcessLimits
 from vmtool.units import GIB, KIB, MIB
 
 

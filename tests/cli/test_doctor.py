@@ -129,7 +129,7 @@ def test_a_process_full_of_areas_is_a_problem(vmtool_child):
     before = """
 import mmap
 from vmtool.memory.open_backing import open_backing
-from vmtool.memory.memory_limits import read_limits
+from vmtool.memory.counters import read_limits
 limit = read_limits().max_mappings
 if limit <= 70000:
     backing = open_backing()

@@ -12,11 +12,17 @@ if sys.platform != "win32":
 
 from vmtool.errors import UsageError
 from vmtool.machine import read_facts
-from vmtool.memory.counters import Counters, read_process, read_range, read_split
+from vmtool.memory.counters import (
+    Counters,
+    count_mappings,
+    read_limits,
+    read_process,
+    read_range,
+    read_split,
+)
 from vmtool.memory.errors import OutOfMemoryError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
-from vmtool.memory.memory_limits import count_mappings, read_limits
 from vmtool.memory.open_backing import open_backing
 from vmtool.memory.windows.counters import read_system_memory
 from vmtool.memory.windows.large_pages import large_page_bytes, may_lock_memory

@@ -9,9 +9,13 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.areas import MemoryArea
-from vmtool.memory.windows.counters import read_system_memory
+from vmtool.memory.windows.counters import (
+    count_resident,
+    opened_process,
+    read_regions,
+    read_system_memory,
+)
 from vmtool.memory.windows.jobs import is_in_job, read_job_limits
-from vmtool.memory.windows.regions import count_resident, opened_process, read_regions
 from vmtool.results.inspect import LimitUse
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 
 from vmtool.machine.cgroup_facts import CgroupFacts, MemoryPressure
 from vmtool.machine.device_facts import DeviceFacts  # noqa: TC001 - decoding reads the types
-from vmtool.memory.memory_limits import ProcessLimits
+from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit  # noqa: TC001
 from vmtool.units import GIB, MIB
 

@@ -28,7 +28,7 @@ from vmtool.machine.kernel_files import (
 )
 from vmtool.machine.portable import read_limits, read_memory, read_system
 from vmtool.memory.counter_types import parse_kib
-from vmtool.memory.memory_limits import read_process_limits
+from vmtool.memory.counters import read_process_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

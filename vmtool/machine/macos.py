@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts
 from vmtool.machine.portable import read_limits, read_memory, read_system
+from vmtool.memory.counters import read_process_limits
 from vmtool.memory.macos_calls import read_integer, read_text
-from vmtool.memory.memory_limits import read_process_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

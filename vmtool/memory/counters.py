@@ -1,4 +1,4 @@
-"""The kernel's counters of memory, for this process or for ranges of its addresses.
+"""The kernel's counters of memory, for this process or for ranges of its addresses, and its limits.
 
 The same functions on every platform; each platform's module says what is available there.
 """
@@ -7,20 +7,34 @@ from __future__ import annotations
 
 import sys
 
-from vmtool.memory.counter_types import Counters
+from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits
 
 if sys.platform == "win32":
     from vmtool.memory.windows.counters import (
+        count_mappings,
+        read_limits,
         read_process,
+        read_process_limits,
         read_split,
     )
 else:
-    from vmtool.memory.posix.counters import read_process, read_split
+    from vmtool.memory.posix.counters import (
+        count_mappings,
+        read_limits,
+        read_process,
+        read_process_limits,
+        read_split,
+    )
 
 __all__ = (
     "Counters",
+    "MemoryLimits",
+    "ProcessLimits",
+    "count_mappings",
+    "read_limits",
     "read_node_bytes",
     "read_process",
+    "read_process_limits",
     "read_range",
     "read_split",
 )

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.memory_limits import read_limits
+from vmtool.memory.counters import read_limits
 from vmtool.memory.rlimits import how_to_raise, read_resource_limit
 from vmtool.units import MIB, format_size
 

@@ -37,9 +37,9 @@ from vmtool.machine.preflight import tasks_left
 from vmtool.memory.addresses import window
 from vmtool.memory.backing_names import device_ordinal
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
+from vmtool.memory.counters import count_mappings, read_limits
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.governor import Tier
-from vmtool.memory.memory_limits import count_mappings, read_limits
 from vmtool.memory.open_backing import open_backing, open_device
 from vmtool.memory.rlimits import how_to_raise
 from vmtool.results.limits import ADDS_NONE

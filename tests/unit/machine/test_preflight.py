@@ -31,7 +31,7 @@ from vmtool.machine.preflight import (
     refuse_without_memory,
     safe_for_workers,
 )
-from vmtool.memory.memory_limits import ProcessLimits
+from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, KIB, MIB, TIB
 

@@ -15,15 +15,15 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("these limits are Linux's", allow_module_level=True)
 
+from vmtool.memory.counters import read_limits
 from vmtool.memory.errors import OutOfMemoryError
-from vmtool.memory.memory_limits import read_limits
 from vmtool.memory.open_backing import open_backing
 
 PRELUDE = """
 import ctypes, gc, json, resource
 from vmtool.memory.errors import OutOfMemoryError
 from vmtool.memory.posix.backing import PosixBacking
-from vmtool.memory.memory_limits import count_mappings, read_limits
+from vmtool.memory.counters import count_mappings, read_limits
 
 # At its limit a process gets no new arena for its objects: keep some that are nearly empty.
 spare = [bytes(400) for _ in range(40_000)]

@@ -229,7 +229,7 @@ def test_a_limit_of_addresses_does_not_keep_areas_from_being_counted():
     program = """
 import json, resource
 from dataclasses import asdict
-from vmtool.memory.memory_limits import read_limits
+from vmtool.memory.counters import read_limits
 from vmtool.probes.question_process import answer
 for left in (4 << 20, 24 << 20, 1 << 30):
     limit = read_limits().address_space_bytes + left

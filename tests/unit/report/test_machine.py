@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts, MemoryFacts, SystemFacts
-from vmtool.memory.memory_limits import ProcessLimits
+from vmtool.memory.counters import ProcessLimits
 from vmtool.report.machine import machine_rows
 from vmtool.report.table import pairs
 from vmtool.units import GIB, KIB

@@ -9,6 +9,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.memory.counters import read_process_limits
 from vmtool.memory.cuda import absence, diagnosis
 from vmtool.memory.cuda.errors import (
     DEVICE_UNAVAILABLE,
@@ -20,7 +21,6 @@ from vmtool.memory.cuda.errors import (
     DeviceLostError,
     error_class,
 )
-from vmtool.memory.memory_limits import read_process_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.memory.errors import call_failure
+from vmtool.memory.posix.counters import read_limits
 from vmtool.memory.posix.diagnosis import diagnose_host, diagnose_refusal, has_huge_pages
 from vmtool.memory.posix.huge_pages import diagnose_huge, group_name, page_size_of, read_huge_limits
-from vmtool.memory.posix.memory_limits import read_limits
 from vmtool.memory.posix.numa import MPOL_BIND, mbind_number, node_mask
 
 if TYPE_CHECKING:

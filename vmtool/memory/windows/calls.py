@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from vmtool.memory.errors import call_failure
+from vmtool.memory.windows.counters import read_limits
 from vmtool.memory.windows.diagnosis import (
     NO_ADDRESS_RANGE,
     OUT_OF_MEMORY,
     diagnose_windows,
     symbol_of,
 )
-from vmtool.memory.windows.memory_limits import read_limits
 
 if TYPE_CHECKING:
     from vmtool.errors import CallError

@@ -1,4 +1,7 @@
-"""The counters of Windows: the machine's commit charge, this process, and ranges of addresses."""
+"""The counters and limits of memory on Windows: of the machine, of a process, of ranges of its addresses.
+
+Ranges are read as regions: runs of pages that are alike.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,29 @@ import sys
 assert sys.platform == "win32"  # before the imports, so that mypy skips them elsewhere
 
 import ctypes
+import mmap
+from array import array
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from vmtool.memory.counter_types import Counters
-from vmtool.memory.windows.regions import count_resident, read_regions
+from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from vmtool.memory.span_map import Span
 
 _DWORD, _SIZE, _HANDLE = ctypes.c_uint32, ctypes.c_size_t, ctypes.c_void_p
-_PROCESS: Final = -1  # the pseudo handle that GetCurrentProcess() returns
 _UNSET: Final = (1 << 64) - 1
+_PROCESS: Final = -1  # the pseudo handle that GetCurrentProcess() returns
+_PROCESS_QUERY_INFORMATION: Final = 0x400
+_MEM_COMMIT: Final = 0x1000
+_MEM_FREE: Final = 0x10000
+_MEM_IMAGE: Final = 0x1000000
+# https://learn.microsoft.com/en-us/windows/win32/api/psapi/ns-psapi-psapi_working_set_ex_block
+_VALID: Final = 1  # bit 0 of PSAPI_WORKING_SET_EX_BLOCK: the page is in the working set
+_PAGES_A_CALL: Final = 1 << 16
 
 
 class _PerformanceInformation(ctypes.Structure):
@@ -64,6 +76,40 @@ class _ProcessMemoryCounters(ctypes.Structure):
     )
 
 
+class _MemoryBasicInformation(ctypes.Structure):
+    """``MEMORY_BASIC_INFORMATION`` of winnt.h."""
+
+    _fields_ = (
+        ("base", _SIZE),
+        ("allocation_base", _SIZE),
+        ("allocation_protect", _DWORD),
+        ("partition", ctypes.c_uint16),
+        ("region_size", _SIZE),
+        ("state", _DWORD),
+        ("protect", _DWORD),
+        ("type", _DWORD),
+    )
+
+
+_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
+
+
+def _function(name: str, returns: type, *takes: type) -> Callable[..., int]:
+    call = getattr(_kernel32, name)
+    call.restype, call.argtypes = returns, takes
+    return call  # type: ignore[no-any-return] # ctypes types functions by attribute
+
+
+# The K32 names are exported by kernel32 itself; psapi.dll is not loaded.
+_performance_info = _function("K32GetPerformanceInfo", _DWORD, _HANDLE, _DWORD)
+_process_memory = _function("K32GetProcessMemoryInfo", _DWORD, _HANDLE, _HANDLE, _DWORD)
+# https://learn.microsoft.com/en-us/windows/win32/api/psapi/nf-psapi-queryworkingsetex
+_working_set = _function("K32QueryWorkingSetEx", _DWORD, _HANDLE, _HANDLE, _DWORD)
+_query = _function("VirtualQueryEx", _SIZE, _HANDLE, _SIZE, _HANDLE, _SIZE)
+_open_process = _function("OpenProcess", _SIZE, _DWORD, _DWORD, _DWORD)
+_close_handle = _function("CloseHandle", _DWORD, _SIZE)
+
+
 @dataclass(frozen=True, slots=True)
 class SystemMemory:
     """RAM and commit accounting of the machine.
@@ -81,20 +127,6 @@ class SystemMemory:
     charge_limit_bytes: int
 
 
-_kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
-
-
-def _function(name: str, returns: type, *takes: type) -> Callable[..., int]:
-    call = getattr(_kernel32, name)
-    call.restype, call.argtypes = returns, takes
-    return call  # type: ignore[no-any-return] # ctypes types functions by attribute
-
-
-# The K32 names are exported by kernel32 itself; psapi.dll is not loaded.
-_performance_info = _function("K32GetPerformanceInfo", _DWORD, _HANDLE, _DWORD)
-_process_memory = _function("K32GetProcessMemoryInfo", _DWORD, _HANDLE, _HANDLE, _DWORD)
-
-
 def read_system_memory() -> SystemMemory | None:
     """Return the counters of the machine, or ``None`` if Windows refuses them."""
     info = _PerformanceInformation()
@@ -107,6 +139,23 @@ def read_system_memory() -> SystemMemory | None:
         charge_bytes=info.commit_total * page,
         charge_limit_bytes=info.commit_limit * page,
     )
+
+
+def read_limits() -> MemoryLimits:
+    """Return the machine's commit limit and its use; Windows limits no process by itself."""
+    memory = read_system_memory()
+    if memory is None:
+        return MemoryLimits()
+    return MemoryLimits(
+        charge_bytes=memory.charge_bytes,
+        charge_limit_bytes=memory.charge_limit_bytes,
+        available_bytes=memory.available_bytes,
+    )
+
+
+def read_process_limits() -> ProcessLimits:
+    """Return no limits: Windows limits no process but through job objects."""
+    return ProcessLimits()
 
 
 def read_process() -> Counters:
@@ -161,3 +210,77 @@ def _read_counters() -> tuple[int | None, int | None]:
     if _UNSET in {info.private_usage, info.shared_commit}:
         return info.working_set, None
     return info.working_set, info.private_usage + info.shared_commit
+
+
+def count_mappings() -> int | None:
+    """Return how many allocations, views and placeholders this process has."""
+    return read_process().mappings
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A run of pages that are alike, as ``VirtualQuery`` reports it.
+
+    Attributes:
+        start: Its first address.
+        end: The address after its last byte.
+        allocation: The base of the allocation, view or placeholder that it belongs to.
+        committed: Whether there is memory behind it.
+        image: Whether it is a loaded program or library, whose clean pages are not charged.
+    """
+
+    start: int
+    end: int
+    allocation: int
+    committed: bool
+    image: bool
+
+
+@contextmanager
+def opened_process(pid: int) -> Iterator[int]:
+    """Open the process *pid* for :func:`read_regions`.
+
+    Raises:
+        OSError: If there is none, or it may not be opened.
+    """
+    handle = _open_process(_PROCESS_QUERY_INFORMATION, 0, pid)
+    if not handle:
+        raise ctypes.WinError(ctypes.get_last_error())
+    try:
+        yield handle
+    finally:
+        _close_handle(handle)
+
+
+def read_regions(start: int, end: int, process: int = _PROCESS) -> Iterator[Region]:
+    """Yield what is not free in ``start..end`` of a process, clipped to it, ascending."""
+    info = _MemoryBasicInformation()
+    pointer, size = ctypes.byref(info), ctypes.sizeof(info)
+    at = start
+    while at < end and _query(process, at, pointer, size):
+        after = info.base + info.region_size
+        if info.state != _MEM_FREE:
+            yield Region(
+                at,
+                min(after, end),
+                info.allocation_base,
+                info.state == _MEM_COMMIT,
+                info.type == _MEM_IMAGE,
+            )
+        at = after
+
+
+def count_resident(start: int, end: int, process: int = _PROCESS) -> int | None:
+    """Return how many bytes of a committed span of a process are in its working set."""
+    page, present = mmap.PAGESIZE, 0
+    while start < end:
+        stop = min(end, start + _PAGES_A_CALL * page)
+        # An array of PSAPI_WORKING_SET_EX_INFORMATION: address, attributes, address, ...
+        entries = array("Q", bytes((stop - start) // page * 16))
+        entries[0::2] = array("Q", range(start, stop, page))
+        address, length = entries.buffer_info()
+        if not _working_set(process, address, length * entries.itemsize):
+            return None
+        present += sum(attributes & _VALID for attributes in entries[1::2])
+        start = stop
+    return present * page

@@ -43,7 +43,7 @@ from vmtool.memory.windows.calls import (
     WindowsCalls,
     call_error,
 )
-from vmtool.memory.windows.regions import read_regions
+from vmtool.memory.windows.counters import read_regions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

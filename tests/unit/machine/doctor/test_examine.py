@@ -18,7 +18,7 @@ from vmtool.machine.facts import (
     NumaNode,
     SystemFacts,
 )
-from vmtool.memory.memory_limits import ProcessLimits
+from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits import ResourceLimit
 from vmtool.units import GIB, KIB, MIB
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.memory.memory_limits import MemoryLimits
+from vmtool.memory.counters import MemoryLimits
 from vmtool.units import GIB, MIB, TIB
 
 if sys.platform == "win32":

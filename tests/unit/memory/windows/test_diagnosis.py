@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vmtool.memory.memory_limits import MemoryLimits
+from vmtool.memory.counters import MemoryLimits
 from vmtool.memory.windows.diagnosis import OUT_OF_MEMORY, diagnose_windows, symbol_of
 
 GIB = 1 << 30
