@@ -61,7 +61,7 @@ def test_ours_and_others_are_distinguished(fakecuda_lib, tmp_path, mode, counted
 
 INSPECT = """
 import json, os
-from vmtool.inspect.devices import read_devices
+from vmtool.inspect.processes import read_devices
 from vmtool.memory.open_backing import open_device
 backing = open_device("cuda")
 reservation = backing.reserve(4 * backing.granularity)

@@ -123,7 +123,7 @@ def command(
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.click_context import COMMAND_AFTER
-    from vmtool.inspect.conditions import parse_condition
+    from vmtool.inspect.trends_and_conditions import parse_condition
     from vmtool.inspect.watch import InspectOptions
 
     asked = InspectCommand(
@@ -189,7 +189,7 @@ def _inspect(
 ) -> InspectResult:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
-    from vmtool.inspect.areas import ProcessGoneError
+    from vmtool.inspect.memory_areas import ProcessGoneError
     from vmtool.inspect.watch import look, watch
 
     def progress(watched: Watch) -> None:

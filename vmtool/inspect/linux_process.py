@@ -17,8 +17,14 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.areas import Detail, ProcessGoneError
-from vmtool.inspect.linux_maps import HUGE_FIELDS, parse_maps, parse_numa_maps, parse_smaps
+from vmtool.inspect.memory_areas import (
+    HUGE_FIELDS,
+    Detail,
+    ProcessGoneError,
+    parse_maps,
+    parse_numa_maps,
+    parse_smaps,
+)
 from vmtool.machine.cgroup_reader import read_cgroups, read_level
 from vmtool.machine.kernel_files import KernelFiles, parse_int, parse_pairs
 from vmtool.memory.cgroup_paths import parse_limit

@@ -12,7 +12,7 @@ import time
 
 import psutil
 
-from vmtool.inspect.areas import Detail, ProcessGoneError
+from vmtool.inspect.memory_areas import Detail, ProcessGoneError
 from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
 
 
@@ -80,7 +80,7 @@ class PortableProcess:
 
     def _areas(self, *, residency: bool) -> Detail | None:
         if sys.platform == "win32":
-            from vmtool.inspect.windows import read_areas
+            from vmtool.inspect.windows_process import read_areas
 
             began = time.monotonic_ns()
             try:
@@ -127,7 +127,7 @@ class PortableProcess:
         if sys.platform != "win32":
             return ()
         else:
-            from vmtool.inspect.windows import read_limits
+            from vmtool.inspect.windows_process import read_limits
 
             try:
                 own_job = self._process.ppid() == os.getpid()

@@ -14,7 +14,7 @@ from vmtool.units import GIB, MIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.inspect.areas import MemoryArea
+    from vmtool.inspect.memory_areas import MemoryArea
 
 _NONE: Final = "---p"
 #: glibc's arenas: HEAP_MAX_SIZE is 64 MiB on 64-bit systems (malloc/arena.c).

@@ -6,11 +6,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.areas import ProcessGoneError
-from vmtool.inspect.conditions import evaluate
-from vmtool.inspect.devices import read_devices
 from vmtool.inspect.findings import find
-from vmtool.inspect.processes import describe_children
+from vmtool.inspect.memory_areas import ProcessGoneError
+from vmtool.inspect.processes import describe_children, read_devices
 from vmtool.inspect.reservations import (
     group_areas,
     merge_alike,
@@ -18,16 +16,16 @@ from vmtool.inspect.reservations import (
     watched_granules,
     with_watched,
 )
-from vmtool.inspect.trends import trends
+from vmtool.inspect.trends_and_conditions import evaluate, trends
 from vmtool.results.inspect import InspectResult, ProgramStart, WatchEnding
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.inspect.areas import Detail, MemoryArea
-    from vmtool.inspect.conditions import CounterCondition
+    from vmtool.inspect.memory_areas import Detail, MemoryArea
     from vmtool.inspect.processes import ProcessView
+    from vmtool.inspect.trends_and_conditions import CounterCondition
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import (
         ChildProcess,

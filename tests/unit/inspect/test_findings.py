@@ -8,10 +8,9 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("control groups are Linux's", allow_module_level=True)
 
-from vmtool.inspect.areas import MemoryArea
 from vmtool.inspect.findings import find
-from vmtool.inspect.linux_maps import parse_smaps
 from vmtool.inspect.linux_process import describe_group
+from vmtool.inspect.memory_areas import MemoryArea, parse_smaps
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup_reader import read_cgroups
 from vmtool.results.inspect import (

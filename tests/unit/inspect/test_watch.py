@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from vmtool.inspect.areas import Detail, MemoryArea, ProcessGoneError
-from vmtool.inspect.conditions import parse_condition
+from vmtool.inspect.memory_areas import Detail, MemoryArea, ProcessGoneError
+from vmtool.inspect.trends_and_conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, Watch, nothing_read
 from vmtool.machine import read_facts
 from vmtool.results.check_outcomes import CheckOutcome

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from printed import printed
 
-from vmtool.inspect.conditions import parse_condition
+from vmtool.inspect.trends_and_conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import DeviceProcess

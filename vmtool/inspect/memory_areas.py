@@ -1,10 +1,71 @@
-"""Linux's ``maps``, ``smaps`` and ``numa_maps``: the memory areas of a process as text."""
+"""The memory areas of a process, and how Linux's ``maps``, ``smaps`` and ``numa_maps`` are parsed into them."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.inspect.areas import MemoryArea
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_UNREAD: Final = (-1, 0, 0, False, None)
+#: What a line of ``maps`` says behind the addresses, with what it does not say: the end of a tuple.
+_Rest = tuple[str, int, str, int, int, int, bool, None]
+_RESIDENT: Final = (b"\nRss:", b"\nShared_Hugetlb:", b"\nPrivate_Hugetlb:")
+#: The fields of ``smaps`` with transparent huge pages.
+HUGE_FIELDS: Final = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped")
+_HUGE: Final = tuple(f"\n{name}:".encode() for name in HUGE_FIELDS)
+
+
+class MemoryArea(NamedTuple):
+    """One memory area (VMA). A tuple, because a process may have 65,530 of them.
+
+    Attributes:
+        start: Its first address.
+        end: The address after its last byte.
+        permissions: Such as ``rw-p``.
+        inode: Of the file that is mapped; 0 is anonymous memory.
+        name: A path, ``[heap]``, ``[anon:NAME]``, or nothing.
+        resident: Bytes in RAM, reserved huge pages too; -1 where only ``maps`` was read.
+        huge: Of that, in transparent huge pages: of anonymous or shared memory, or of a file.
+        swapped: Bytes swapped out.
+        eligible: Whether transparent huge pages could back it.
+        charged: Whether it counts towards the commit charge; ``None`` is unknown.
+    """
+
+    start: int
+    end: int
+    permissions: str
+    inode: int
+    name: str
+    resident: int = -1
+    huge: int = 0
+    swapped: int = 0
+    eligible: bool = False
+    charged: bool | None = None
+
+
+class ProcessGoneError(Exception):
+    """The process has ended; the message says how, where it is still listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What is read seldom.
+
+    Attributes:
+        areas: Every memory area.
+        took_ns: How long that took.
+        at_ns: When it was read (monotonic).
+        complete: Whether residency was read too (``smaps``), not only addresses (``maps``).
+        nodes: Resident bytes on each NUMA node by the start of an area, if requested.
+    """
+
+    areas: tuple[MemoryArea, ...]
+    took_ns: int
+    at_ns: int
+    complete: bool
+    nodes: Mapping[int, tuple[int, ...]] | None = None
 
 
 def parse_maps(text: bytes) -> list[MemoryArea]:
@@ -28,13 +89,6 @@ def parse_maps(text: bytes) -> list[MemoryArea]:
         end_text, end = after, int(after, 16)
         add(new(MemoryArea, (start, end) + decoded))  # noqa: RUF005 - faster than unpacking
     return found
-
-
-_UNREAD: Final = (-1, 0, 0, False, None)
-
-
-#: What a line of ``maps`` says behind the addresses, with what it does not say: the end of a tuple.
-_Rest = tuple[str, int, str, int, int, int, bool, None]
 
 
 def _parse_rest(rest: bytes) -> _Rest | None:
@@ -77,16 +131,6 @@ def parse_smaps(text: bytes) -> list[MemoryArea]:
             )
         at = stop + 1 if stop >= 0 else end
     return found
-
-
-_RESIDENT: Final = (b"\nRss:", b"\nShared_Hugetlb:", b"\nPrivate_Hugetlb:")
-
-
-#: The fields of ``smaps`` with transparent huge pages.
-HUGE_FIELDS: Final = ("AnonHugePages", "ShmemPmdMapped", "FilePmdMapped")
-
-
-_HUGE: Final = tuple(f"\n{name}:".encode() for name in HUGE_FIELDS)
 
 
 def _sum(text: bytes, keys: tuple[bytes, ...], start: int, stop: int) -> int:

@@ -6,8 +6,7 @@ import random
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.inspect.conditions import evaluate, parse_condition
-from vmtool.inspect.trends import trends
+from vmtool.inspect.trends_and_conditions import evaluate, parse_condition, trends
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import LimitUse, Sample
 from vmtool.units import MIB
