@@ -22,11 +22,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from cuda.bindings import driver as cu
 from fakecuda import build, control
 
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.open_backing import open_device
 from vmtool.stress.worker.device_contents import DeviceContents
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 

@@ -23,9 +23,9 @@ from pathlib import Path
 
 assert sys.platform != "win32", "this benchmark compares with POSIX calls"
 
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.posix.calls import CALLS
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it is not installed
 
 from vmtool.machine import read_facts
-from vmtool.memory.backing_names import host_methods
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.run import run_stress

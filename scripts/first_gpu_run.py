@@ -256,7 +256,7 @@ def nvml_counts(rig: Rig) -> str:
 
 @question
 def largest_reservation(rig: Rig) -> str:
-    from vmtool.memory.open_backing import open_device
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.probes import limits
 
     found = limits.largest_reservation(open_device(rig.name), tries=24)
@@ -265,7 +265,7 @@ def largest_reservation(rig: Rig) -> str:
 
 @question
 def handle_kinds(rig: Rig) -> str:
-    from vmtool.memory.open_backing import open_device
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.probes.sharing import try_handles
 
     return "; ".join(map(str, try_handles(open_device(rig.name))))

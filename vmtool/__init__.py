@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError, VmtoolError
     from vmtool.kv.estimate import estimate
     from vmtool.kv.estimate_result import EstimateResult
+    from vmtool.memory.backing_by_name import open_backing
     from vmtool.memory.buffer import CapacityError, VirtualBuffer
     from vmtool.memory.buffer_views import LiveViewError
-    from vmtool.memory.open_backing import open_backing
 
 __version__ = "0.2.0"
 
@@ -43,7 +43,7 @@ _PUBLIC = {
     "VirtualBuffer": "vmtool.memory.buffer",
     "VmtoolError": "vmtool.errors",
     "estimate": "vmtool.kv.estimate",
-    "open_backing": "vmtool.memory.open_backing",
+    "open_backing": "vmtool.memory.backing_by_name",
 }
 
 

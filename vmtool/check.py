@@ -13,8 +13,7 @@ from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.preflight import check as check_plan
 from vmtool.machine.preflight import refuse_unsafe
 from vmtool.machine.run_conditions import RunConditionsWatch
-from vmtool.memory.backing_names import device_ordinal
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import device_ordinal, open_backing
 from vmtool.probes.guards import prove_guards
 from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed

@@ -112,7 +112,7 @@ def test_memory_that_a_device_does_not_get_back_is_found(fakecuda_lib, tmp_path,
 
     program = (
         "from vmtool.machine import read_facts\n"
-        "from vmtool.memory.open_backing import open_device\n"
+        "from vmtool.memory.backing_by_name import open_device\n"
         "from vmtool.memory.injected_faults import FaultyCalls\n"
         "from vmtool.memory.inject_option import parse_fault\n"
         "from vmtool.probes.grow import GrowPlan, run_growth\n"
@@ -131,9 +131,9 @@ def test_memory_that_a_device_does_not_get_back_is_found(fakecuda_lib, tmp_path,
 
 
 def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.memory.cuda.handles import HandlePool
     from vmtool.memory.governor import Governor
-    from vmtool.memory.open_backing import open_device
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset()
@@ -153,7 +153,7 @@ def test_a_pool_that_loses_handles_is_found(fakecuda, monkeypatch):
 
 @pytest.mark.parametrize("driver_model", ["wddm", "wsl"])
 def test_where_free_memory_is_a_budget_released_memory_is_not_reported(fakecuda, driver_model):
-    from vmtool.memory.open_backing import open_device
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset()
@@ -166,7 +166,7 @@ def test_where_free_memory_is_a_budget_released_memory_is_not_reported(fakecuda,
 
 
 def test_where_free_memory_is_a_budget_a_reservation_is_not_judged_by_it(fakecuda):
-    from vmtool.memory.open_backing import open_device
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.probes.reserve import measured_reservation
 
     fakecuda.reset()
@@ -181,7 +181,7 @@ def test_where_free_memory_is_a_budget_a_reservation_is_not_judged_by_it(fakecud
 
 
 def test_a_reservation_is_not_blamed_for_what_another_process_takes_meanwhile(fakecuda):
-    from vmtool.memory.open_backing import open_device
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.probes.reserve import measured_reservation
 
     fakecuda.reset()
@@ -436,8 +436,8 @@ def test_a_chunk_is_not_for_the_host(vmtool):
 
 def test_a_granularity_that_is_no_power_of_two_is_an_error_and_no_default(fakecuda, monkeypatch):
     from vmtool.errors import VmtoolError
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.memory.cuda.driver import Driver
-    from vmtool.memory.open_backing import open_device
 
     fakecuda.reset()
     for answer in (0, 3 << 20, -1):
@@ -456,10 +456,10 @@ def test_a_granularity_query_that_fails_is_an_error_and_no_default(run_on_standi
 
 
 def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.memory.governor import Governor
     from vmtool.memory.inject_option import parse_fault
     from vmtool.memory.injected_faults import FaultyCalls
-    from vmtool.memory.open_backing import open_device
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB", poison=0xA5)
@@ -474,9 +474,9 @@ def test_growing_on_a_pool_finds_memory_that_is_not_zero(fakecuda):
 
 
 def test_growing_on_a_device_finds_bytes_that_are_gone(fakecuda):
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.memory.inject_option import parse_fault
     from vmtool.memory.injected_faults import FaultyCalls
-    from vmtool.memory.open_backing import open_device
     from vmtool.probes.grow import GrowPlan, run_growth
 
     fakecuda.reset(granularity="64KiB")

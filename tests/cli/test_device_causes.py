@@ -136,8 +136,8 @@ def test_mappings_are_not_blamed_where_there_are_few(run_on_standin):
 
 
 def test_a_limit_of_addresses_is_named_where_a_reservation_fails(fakecuda):
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.memory.cuda.errors import CudaOutOfMemoryError
-    from vmtool.memory.open_backing import open_device
 
     backing = open_device("cuda")
     import resource

@@ -11,7 +11,7 @@ from vmtool.cli import doctor as module
 from vmtool.machine import read_facts
 from vmtool.machine.doctor.examine import examine
 from vmtool.machine.doctor.findings import Finding, Rating
-from vmtool.memory.process_privileges import has_capability
+from vmtool.memory.rlimits_and_privileges import has_capability
 from vmtool.report.doctor import to_text
 from vmtool.results.doctor import DoctorResult
 
@@ -128,7 +128,7 @@ def test_what_is_safe_can_be_grown_to_and_more_is_refused(vmtool_child, limit):
 def test_a_process_full_of_areas_is_a_problem(vmtool_child):
     before = """
 import mmap
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import read_limits
 limit = read_limits().max_mappings
 if limit <= 70000:

@@ -236,7 +236,7 @@ def test_signals_mean_what_they_did_afterwards(vmtool):
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_digit_is_cut_at_any_width(width):
     from vmtool.machine import read_facts
-    from vmtool.memory.open_backing import open_backing
+    from vmtool.memory.backing_by_name import open_backing
     from vmtool.probes.grow import GrowPlan, run_growth
     from vmtool.probes.grow_lengths import lengths
 

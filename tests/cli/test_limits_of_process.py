@@ -10,7 +10,7 @@ import psutil
 import pytest
 from seccomp import refusing
 
-from vmtool.memory.process_privileges import has_capability
+from vmtool.memory.rlimits_and_privileges import has_capability
 
 CAP_SYS_RESOURCE = 24
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these limits are Linux's")

@@ -19,7 +19,7 @@ from vmtool.cli.stress import command
 from vmtool.cli.stress_options import PATTERNS as OFFERED
 from vmtool.json_documents import decode
 from vmtool.machine import read_facts
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods
 from vmtool.report.matrix import to_text as matrix_text
 from vmtool.report.stress import to_text
 from vmtool.results.matrix import MatrixResult

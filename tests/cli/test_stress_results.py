@@ -7,7 +7,7 @@ import re
 import pytest
 from stored_runs import described
 
-from vmtool.memory.backing_names import methods_of
+from vmtool.memory.backing_by_name import methods_of
 
 RUN = ("stress", "--capacity", "8MiB", "--budget", "4MiB", "--cycles", "120", "--seed", "1")
 

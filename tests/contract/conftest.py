@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import pytest
 
 from vmtool.errors import CallError, UnavailableError
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods, open_backing, open_device
 from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.governor import Governor
-from vmtool.memory.open_backing import open_backing, open_device
 
 
 class HostMemory:

@@ -12,7 +12,7 @@ NVML = Path(__file__).parent / "nvml"
 CODE = """
 import json, os
 from vmtool.machine.nvml import read_nvml
-from vmtool.memory.open_backing import open_device
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.devices import device
 backing = open_device("cuda")
 reservation = backing.reserve(4 * backing.granularity)
@@ -62,7 +62,7 @@ def test_ours_and_others_are_distinguished(fakecuda_lib, tmp_path, mode, counted
 INSPECT = """
 import json, os
 from vmtool.inspect.processes import read_devices
-from vmtool.memory.open_backing import open_device
+from vmtool.memory.backing_by_name import open_device
 backing = open_device("cuda")
 reservation = backing.reserve(4 * backing.granularity)
 backing.commit(reservation, 0, 2 * backing.granularity)

@@ -12,6 +12,7 @@ if sys.platform != "win32":
 
 from vmtool.errors import UsageError
 from vmtool.machine import read_facts
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import (
     Counters,
     count_mappings,
@@ -23,7 +24,6 @@ from vmtool.memory.counters import (
 from vmtool.memory.errors import OutOfMemoryError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.windows.counters import read_system_memory
 from vmtool.memory.windows.large_pages import large_page_bytes, may_lock_memory
 from vmtool.memory.windows.wine import wine_version

@@ -14,7 +14,7 @@ from vmtool.inspect.watch import InspectOptions, look
 from vmtool.machine import read_facts
 
 _CODE = """
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 buffer = VirtualBuffer(open_backing("host"), 64 << 20)
 for i in range(8):

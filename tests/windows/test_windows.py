@@ -13,8 +13,7 @@ if sys.platform != "win32":
     pytest.skip("the Windows backing needs Windows, or Wine", allow_module_level=True)
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory.backing_names import host_methods
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.windows.backing import METHODS, WindowsBacking
 from vmtool.memory.windows.calls import CALLS, call_error
 from vmtool.probes.granule_checks.prove import prove_granularity

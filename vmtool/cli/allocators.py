@@ -89,7 +89,7 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
-    from vmtool.memory.backing_names import ALL_DEVICES, device_ordinal
+    from vmtool.memory.backing_by_name import ALL_DEVICES, device_ordinal
     from vmtool.memory.cuda.devices import devices
     from vmtool.probes.allocators import AllocatorOptions
     from vmtool.report.allocators import to_text

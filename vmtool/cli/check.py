@@ -51,8 +51,7 @@ def command(
     from vmtool.machine import read_facts
     from vmtool.machine.doctor.device_rules import examine_devices
     from vmtool.machine.doctor.findings import Rating
-    from vmtool.memory.backing_names import ALL_DEVICES, device_ordinal
-    from vmtool.memory.open_backing import open_backing
+    from vmtool.memory.backing_by_name import ALL_DEVICES, device_ordinal, open_backing
     from vmtool.report.check import answer, to_html, to_markdown, to_text
     from vmtool.stress.room import measure_room
 

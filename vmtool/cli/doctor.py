@@ -36,7 +36,7 @@ def command(
     from vmtool.machine.doctor.examine import examine
     from vmtool.machine.doctor.findings import Rating
     from vmtool.machine.run_conditions import RunConditionsWatch
-    from vmtool.memory.backing_names import ALL_DEVICES, device_ordinal
+    from vmtool.memory.backing_by_name import ALL_DEVICES, device_ordinal
     from vmtool.report.doctor import to_text
     from vmtool.results.doctor import DoctorResult
 

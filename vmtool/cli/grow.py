@@ -124,8 +124,8 @@ def _run(options: GrowOptions, output: Output) -> int:
     from vmtool.machine.device_memory import device_free
     from vmtool.machine.device_reader import with_device
     from vmtool.machine.preflight import safe_device_part
+    from vmtool.memory.backing_by_name import open_backing
     from vmtool.memory.governor import Governor
-    from vmtool.memory.open_backing import open_backing
     from vmtool.probes.grow import GrowPlan, run_growth
     from vmtool.probes.grow_lengths import lengths
     from vmtool.report.grow import to_text

@@ -202,7 +202,7 @@ def _available() -> int:
 def _device_free(name: str) -> tuple[int, str]:
     from vmtool.cli.parameter_types import BackingName
     from vmtool.machine.device_memory import read_device_memory
-    from vmtool.memory.backing_names import device_ordinal
+    from vmtool.memory.backing_by_name import device_ordinal
     from vmtool.memory.cuda.devices import device
 
     name = BackingName("cuda or cuda:N").convert(name, None, None)

@@ -248,7 +248,7 @@ def open_chosen(options: ReplayOptions) -> VirtualBacking | None:
         UsageError: If there is no such backing or method.
         UnavailableError: If this machine has no such memory.
     """
-    from vmtool.memory.open_backing import open_backing
+    from vmtool.memory.backing_by_name import open_backing
 
     if options.backing is None:
         if options.method or options.prefault or not options.touch:

@@ -184,7 +184,7 @@ def _explain_full(error: OSError, path: str) -> tuple[str | None, str]:
     option = "use -o FILE" if path == "-" else "give a file"
     cause, hint = None, f"{option} on another disk, and run again"
     if error.errno == errno.EFBIG:
-        from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+        from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
         from vmtool.units import format_size
 
         limit = read_resource_limit("RLIMIT_FSIZE")

@@ -56,7 +56,7 @@ class BackingName(click.ParamType[str]):
         if not value or (value == "all" and self.accepted.startswith("all, ")):
             return str(value)  # an empty value has an error of its own
         if value != "cuda":
-            from vmtool.memory.backing_names import is_device
+            from vmtool.memory.backing_by_name import is_device
 
             try:
                 is_device(value)

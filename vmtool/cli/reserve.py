@@ -46,7 +46,7 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.machine import read_facts
     from vmtool.machine.device_reader import with_device
-    from vmtool.memory.open_backing import open_backing
+    from vmtool.memory.backing_by_name import open_backing
     from vmtool.probes.reserve import measured_reservation
     from vmtool.report.reserve import counter_label, to_text
 

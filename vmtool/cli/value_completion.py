@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _method_names() -> Iterable[str]:
-    from vmtool.memory.backing_names import methods_of
+    from vmtool.memory.backing_by_name import methods_of
 
     return ("all", *methods_of("host"), *methods_of("cuda"))
 

@@ -40,9 +40,9 @@ def is_fresh_zero(backing: str) -> bool | None:
     Raises:
         CudaError: If the driver fails otherwise.
     """
+    from vmtool.memory.backing_by_name import open_device
     from vmtool.memory.cuda.copies import DeviceCopies
     from vmtool.memory.errors import OutOfMemoryError, Unwinding
-    from vmtool.memory.open_backing import open_device
 
     opened = open_device(backing, method="cold")
     nbytes = opened.granularity

@@ -163,7 +163,7 @@ def device_free(backing: VirtualBacking, *, contexts: int = 1) -> int | None:
 
     ``None`` for the host.
     """
-    from vmtool.memory.backing_names import device_ordinal
+    from vmtool.memory.backing_by_name import device_ordinal
 
     ordinal = device_ordinal(backing.name)
     if ordinal is None:

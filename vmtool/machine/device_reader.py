@@ -26,7 +26,7 @@ def with_device(facts: MachineFacts, backing: str, *, users: bool = False) -> Ma
         backing: The name of a backing.
         users: Whether to ask NVML who else uses the device, on which this process has a context.
     """
-    from vmtool.memory.backing_names import describe_device
+    from vmtool.memory.backing_by_name import describe_device
 
     with suppress(VmtoolError):
         info = describe_device(backing)

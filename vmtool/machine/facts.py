@@ -8,7 +8,7 @@ from typing import Final
 from vmtool.machine.cgroup_facts import CgroupFacts, MemoryPressure
 from vmtool.machine.device_facts import DeviceFacts  # noqa: TC001 - decoding reads the types
 from vmtool.memory.counters import ProcessLimits
-from vmtool.memory.rlimits import ResourceLimit  # noqa: TC001
+from vmtool.memory.rlimits_and_privileges import ResourceLimit  # noqa: TC001
 from vmtool.units import GIB, MIB
 
 #: Kept in reserve for everything else on the machine, but no more than two fifths of what there is.

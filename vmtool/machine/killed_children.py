@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.errors import Diagnosis
-from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Final
 
 from vmtool import __version__
 from vmtool.machine.facts import LimitFacts, MemoryFacts, SystemFacts
-from vmtool.memory.process_privileges import (
+from vmtool.memory.rlimits_and_privileges import (
     has_capability,
     has_seccomp_filter,
     in_initial_user_namespace,
+    read_resource_limit,
 )
-from vmtool.memory.rlimits import read_resource_limit
 from vmtool.memory.threads import can_start_thread
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import safe_part
 from vmtool.machine.memory_limit_words import FREE_RAM, describe_bound
-from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, lift_address_space_limit
 from vmtool.memory.threads import SMALLER_STACKS
 from vmtool.units import MIB, align_down, format_size
 

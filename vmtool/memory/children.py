@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import vmtool
 from vmtool.errors import REFUSED_BY_POLICY, VmtoolError
-from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
 from vmtool.memory.threads import TASKS_HINT, TASKS_LIMITED
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.counters import read_limits
-from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
 from vmtool.units import MIB, format_size
 
 if TYPE_CHECKING:

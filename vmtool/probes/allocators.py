@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.device_measurements import is_fresh_zero
 from vmtool.machine.device_reader import read_device_facts
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.memory.errors import Unwinding
-from vmtool.memory.open_backing import open_device
 from vmtool.results.allocators import AllocationTiming, ChunkCost, DeviceAllocators, GrowthTiming
 from vmtool.units import GIB, align_down, format_size
 

@@ -21,11 +21,11 @@ from typing import Final
 from vmtool.errors import UnavailableError, VmtoolError
 from vmtool.json_documents import decode
 from vmtool.memory.addresses import Block, differs
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
 from vmtool.memory.cuda.errors import DeviceLostError
-from vmtool.memory.open_backing import open_device
 from vmtool.results.allocators import BesideWork, StepLatency
 
 STEPS: Final = 400

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.errors import RefusedError
 from vmtool.machine.nvml import other_users, read_nvml
-from vmtool.memory.backing_names import describe_device
+from vmtool.memory.backing_by_name import describe_device
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.devices import DeviceInfo

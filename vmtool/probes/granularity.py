@@ -12,11 +12,10 @@ from vmtool.machine.device_measurements import is_fresh_zero
 from vmtool.machine.device_reader import read_device_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory.backing import Granularity
-from vmtool.memory.backing_names import describe_device
+from vmtool.memory.backing_by_name import describe_device, open_backing
 from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.errors import CudaError
 from vmtool.memory.governor import Tier
-from vmtool.memory.open_backing import open_backing
 from vmtool.probes.granule_checks.prove import prove_granularity
 from vmtool.probes.limits import largest_reservation
 from vmtool.results.granularity import (

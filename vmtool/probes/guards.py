@@ -6,9 +6,8 @@ import signal
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UnavailableError
-from vmtool.memory.backing_names import device_ordinal
+from vmtool.memory.backing_by_name import device_ordinal, open_backing
 from vmtool.memory.children import signal_name
-from vmtool.memory.open_backing import open_backing
 from vmtool.probes.question_process import GUARDED, WRITES, ask
 from vmtool.results.check_outcomes import Check, CheckOutcome
 

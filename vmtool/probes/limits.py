@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.machine.preflight import describe_safe
-from vmtool.memory.backing_names import describe_device
+from vmtool.memory.backing_by_name import describe_device, open_backing
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.windows.wine import wine_version
 from vmtool.probes.question_process import Answer, ask
 from vmtool.results.limits import KindLimits, MethodLimit

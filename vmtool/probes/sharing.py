@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import CallError, UnavailableError, VmtoolError
 from vmtool.machine.device_measurements import access_costs
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
 from vmtool.memory.cuda import driver as cu
 from vmtool.memory.cuda import errors
@@ -22,7 +23,6 @@ from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.devices import devices
 from vmtool.memory.cuda.errors import CudaError
-from vmtool.memory.open_backing import open_device
 from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 if TYPE_CHECKING:

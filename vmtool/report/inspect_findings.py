@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable
-from vmtool.memory.rlimits import ResourceLimit, how_to_raise
+from vmtool.memory.rlimits_and_privileges import ResourceLimit, how_to_raise
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

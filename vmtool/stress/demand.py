@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption
-from vmtool.memory.backing_names import is_device
+from vmtool.memory.backing_by_name import is_device
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings, base_method
 from vmtool.stress.plan import live_limit, worker_budget

@@ -11,8 +11,8 @@ from vmtool.compare.confidence_intervals import median_interval
 from vmtool.errors import CallError, RefusedError
 from vmtool.kv.packing.policies import PerTensor
 from vmtool.machine.preflight import check, refuse_unsafe
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.errors import MisalignedError
-from vmtool.memory.open_backing import open_backing
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method
 from vmtool.stress.demand import demand

@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.preflight import fewer_of
-from vmtool.memory.backing_names import ALL_DEVICES, device_ordinal, is_device, methods_of
+from vmtool.memory.backing_by_name import (
+    ALL_DEVICES,
+    device_ordinal,
+    is_device,
+    methods_of,
+    open_backing,
+    open_device,
+)
 from vmtool.memory.cuda.devices import devices, peers_of
 from vmtool.memory.errors import MisalignedError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
-from vmtool.memory.open_backing import open_backing, open_device
 from vmtool.results.stress import HUGE, StressSettings, base_method
 from vmtool.stress.workloads import PATTERNS, live_granules
 from vmtool.units import MIB, SIZES_HINT, align_down, align_up, count_of, format_size, two_sizes

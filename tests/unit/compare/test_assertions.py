@@ -12,7 +12,7 @@ from stored_runs import gaussian, method, run
 from vmtool.compare.assertions import evaluate, parse_assertion, parse_change
 from vmtool.compare.metrics import Metric
 from vmtool.errors import UsageError
-from vmtool.memory.backing_names import methods_of
+from vmtool.memory.backing_by_name import methods_of
 from vmtool.report.check_sentences import describe, hint, summarize
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import METHODS, Outcome, RunResult

@@ -19,13 +19,13 @@ from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watc
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import DeviceProcess
 from vmtool.machine.nvml import ManagedDevice, NvmlReading
-from vmtool.memory.process_privileges import has_capability
+from vmtool.memory.rlimits_and_privileges import has_capability
 from vmtool.report.inspect import describe_unavailable
 from vmtool.results.inspect import ProcessDevice, WatchEnding
 from vmtool.units import GIB, KIB, MIB
 
 _BUFFER = """
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 granule = int(sys.argv[2]) if len(sys.argv) > 2 else 64 << 10
 above = wall()

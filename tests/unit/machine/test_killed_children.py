@@ -12,7 +12,7 @@ from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, MemoryPressure
 from vmtool.machine.facts import MachineFacts, MemoryFacts, SystemFacts
 from vmtool.machine.kernel_files import KernelFiles
 from vmtool.machine.killed_children import diagnose_hang, diagnose_kill, read_state
-from vmtool.memory.rlimits import ResourceLimit
+from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.units import GIB, MIB
 
 BEFORE = MachineFacts(

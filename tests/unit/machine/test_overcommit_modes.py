@@ -14,8 +14,8 @@ import pytest
 from vmtool.machine import read_facts
 from vmtool.machine.doctor.examine import examine
 from vmtool.machine.doctor.findings import Rating
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.errors import OutOfMemoryError
-from vmtool.memory.open_backing import open_backing
 from vmtool.units import GIB, align_up
 
 OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")

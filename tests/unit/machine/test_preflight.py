@@ -32,7 +32,7 @@ from vmtool.machine.preflight import (
     safe_for_workers,
 )
 from vmtool.memory.counters import ProcessLimits
-from vmtool.memory.rlimits import ResourceLimit
+from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.units import GIB, KIB, MIB, TIB
 
 ROOMY = MachineFacts(

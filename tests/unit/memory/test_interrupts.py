@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.open_backing import open_backing
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import vmtool
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.open_backing import open_backing
 
 ROOT = str(Path(vmtool.__file__).parent.parent)
 START = """
 import os, sys
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 buffer = VirtualBuffer(open_backing(), 1 << 26)
 buffer.grow_to(1 << 16)
@@ -96,7 +96,7 @@ def test_a_buffer_is_not_sent_to_a_spawned_process():
 def test_a_spawned_process_makes_its_own(tmp_path):
     (tmp_path / "spawned.py").write_text(
         "def work(queue):\n"
-        "    from vmtool.memory.open_backing import open_backing\n"
+        "    from vmtool.memory.backing_by_name import open_backing\n"
         "    from vmtool.memory.buffer import VirtualBuffer\n"
         "    with VirtualBuffer(open_backing(), 1 << 20) as buffer:\n"
         "        buffer.grow_to(1 << 16)\n"

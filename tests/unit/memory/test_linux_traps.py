@@ -15,9 +15,9 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("these limits are Linux's", allow_module_level=True)
 
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import read_limits
 from vmtool.memory.errors import OutOfMemoryError
-from vmtool.memory.open_backing import open_backing
 
 PRELUDE = """
 import ctypes, gc, json, resource

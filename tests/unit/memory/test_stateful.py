@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.open_backing import open_backing
 
 GRANULES = 24
 BUDGET = 16

@@ -7,10 +7,9 @@ import pytest
 
 from vmtool.errors import CallError
 from vmtool.machine import read_facts
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
-from vmtool.memory.open_backing import open_backing
 from vmtool.probes.grow import GrowPlan
 from vmtool.probes.grow import run_growth as run_with_error
 from vmtool.probes.grow_lengths import PATTERNS, lengths

@@ -4,7 +4,7 @@ import mmap
 
 from vmtool.errors import CallError
 from vmtool.machine import read_facts
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.probes.grow import GrowPlan, run_growth
 from vmtool.probes.grow_by_copy import CopiedBuffer
 from vmtool.probes.grow_lengths import lengths

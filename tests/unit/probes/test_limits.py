@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from vmtool.errors import RefusedError
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
-from vmtool.memory.backing_names import host_methods
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.probes.limits import find_limits, largest_reservation, search_ceiling
 from vmtool.probes.question_process import Answer, ask
 from vmtool.units import GIB, MIB

@@ -8,7 +8,7 @@ from printed import printed
 
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods
 from vmtool.probes.limits import find_limits
 from vmtool.probes.question_process import Answer, answer
 from vmtool.report.limits import to_text

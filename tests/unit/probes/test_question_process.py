@@ -11,10 +11,10 @@ import sys
 import pytest
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.backing_names import methods_of
+from vmtool.memory.backing_by_name import methods_of
 from vmtool.memory.children import start_child
 from vmtool.memory.counter_types import MemoryLimits
-from vmtool.memory.rlimits import ResourceLimit
+from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.memory.threads import start_thread
 from vmtool.probes.question_process import ask
 from vmtool.units import MIB

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vmtool.kv.packing.policies import make_policy
 from vmtool.kv.traces.request import Request
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay

@@ -14,9 +14,9 @@ from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.traces.request import Request
 from vmtool.kv.traces.trace import Trace
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import read_range
 from vmtool.memory.cuda.backing import CudaBacking
-from vmtool.memory.open_backing import open_backing
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
 from vmtool.replay.run import run_replay

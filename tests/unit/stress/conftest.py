@@ -2,8 +2,7 @@
 
 import pytest
 
-from vmtool.memory.backing_names import host_methods
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.report.check_sentences import describe
 from vmtool.results.stress import StressSettings
 from vmtool.stress.messages import WorkerPlan

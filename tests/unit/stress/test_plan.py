@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from vmtool.errors import RefusedError, UsageError
 from vmtool.machine.facts import CommitFacts, MachineFacts, MemoryFacts, SystemFacts
 from vmtool.machine.preflight import check
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.errors import MisalignedError
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings
 from vmtool.stress.demand import demand

@@ -10,7 +10,7 @@ from vmtool.machine.preflight import (
     safe_mappings,
     tasks_left,
 )
-from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, lift_address_space_limit
 from vmtool.units import MIB, format_size
 
 if TYPE_CHECKING:

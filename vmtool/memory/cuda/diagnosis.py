@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vmtool.memory.errors import Diagnosis
-from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
 from vmtool.units import format_size
 
 #: What a failed call means wherever it happens: code to (cause, hint).

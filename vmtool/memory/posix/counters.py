@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits, parse_kib
-from vmtool.memory.rlimits import read_resource_limit
+from vmtool.memory.rlimits_and_privileges import read_resource_limit
 from vmtool.units import KIB
 
 if TYPE_CHECKING:

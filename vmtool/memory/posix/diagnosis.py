@@ -16,8 +16,11 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.errors import Diagnosis, no_address_range
-from vmtool.memory.process_privileges import has_seccomp_filter
-from vmtool.memory.rlimits import how_to_raise, lift_address_space_limit
+from vmtool.memory.rlimits_and_privileges import (
+    has_seccomp_filter,
+    how_to_raise,
+    lift_address_space_limit,
+)
 from vmtool.units import format_size
 
 if TYPE_CHECKING:

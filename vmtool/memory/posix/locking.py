@@ -19,8 +19,7 @@ from typing import Final
 from vmtool.memory.counter_types import parse_kib
 from vmtool.memory.errors import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
-from vmtool.memory.process_privileges import has_capability
-from vmtool.memory.rlimits import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import has_capability, how_to_raise, read_resource_limit
 from vmtool.units import format_size
 
 _CAP_IPC_LOCK: Final = 14  # include/uapi/linux/capability.h

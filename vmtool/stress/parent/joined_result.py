@@ -11,7 +11,7 @@ from vmtool.json_documents import plain
 from vmtool.machine import read_facts
 from vmtool.machine.device_reader import read_device_facts
 from vmtool.machine.nvml import users_of
-from vmtool.memory.backing_names import describe_device
+from vmtool.memory.backing_by_name import describe_device
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.stress import (
     PHASES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.histograms import Histogram, summarize
 from vmtool.machine.device_measurements import access_costs, is_fresh_zero
-from vmtool.memory.backing_names import device_ordinal
+from vmtool.memory.backing_by_name import device_ordinal, open_device
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.call_wrappers import TIMED, CallTimes
 from vmtool.memory.cuda.context import DeviceContext
@@ -17,7 +17,6 @@ from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.errors import OutOfMemoryError
 from vmtool.memory.governor import Tier
-from vmtool.memory.open_backing import open_device
 from vmtool.results.stress import CallResult, UnmapResult
 from vmtool.stress.plan import device_peers, live_limit, worker_budget
 from vmtool.stress.worker.device_contents import DeviceContents

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.machine import read_facts
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.results.stress import base_method
 from vmtool.stress.worker.expected_counters import counting_rules
 from vmtool.stress.worker.host_contents import FillData, HostContents

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.machine.run_conditions import peak_resident_bytes
-from vmtool.memory.backing_names import is_device
+from vmtool.memory.backing_by_name import is_device
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import Governor, Tier

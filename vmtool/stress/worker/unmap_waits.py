@@ -13,11 +13,11 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.call_wrappers import CallTimes
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
 from vmtool.memory.cuda.errors import NOT_READY, CudaError
 from vmtool.memory.errors import Unwinding
-from vmtool.memory.open_backing import open_device
 from vmtool.units import MIB, align_down, format_size
 
 if TYPE_CHECKING:

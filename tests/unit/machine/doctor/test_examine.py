@@ -19,7 +19,7 @@ from vmtool.machine.facts import (
     SystemFacts,
 )
 from vmtool.memory.counters import ProcessLimits
-from vmtool.memory.rlimits import ResourceLimit
+from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.units import GIB, KIB, MIB
 
 HEALTHY = MachineFacts(
@@ -243,7 +243,7 @@ def test_the_cache_of_zfs_is_available():
 
 
 def test_a_hard_limit_is_raised_where_it_was_set(monkeypatch):
-    monkeypatch.setattr("vmtool.memory.process_privileges.has_capability", lambda _: False)
+    monkeypatch.setattr("vmtool.memory.rlimits_and_privileges.has_capability", lambda _: False)
     process = replace(HEALTHY.process, address_space_limit_bytes=GIB)
     hard = LimitFacts(address_space=ResourceLimit(GIB, GIB))
     remedy = found("address-space-limit", process=process, limits=hard).remedy

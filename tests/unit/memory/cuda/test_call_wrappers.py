@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from vmtool.errors import UsageError
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.call_wrappers import INJECTABLE, TIMED, CallTimes
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
-from vmtool.memory.open_backing import open_device
 
 CHUNK = 64 << 10
 

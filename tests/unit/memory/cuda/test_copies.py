@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vmtool.errors import UsageError
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.errors import ClosedError, NotCommittedError, OutOfRangeError
-from vmtool.memory.open_backing import open_device
 
 CHUNK = 64 << 10
 

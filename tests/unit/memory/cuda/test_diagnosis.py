@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.diagnosis import (
     Situation,
     diagnose_device,
@@ -15,7 +16,6 @@ from vmtool.memory.cuda.diagnosis import (
     limits_below_free,
 )
 from vmtool.memory.cuda.errors import CudaOutOfMemoryError
-from vmtool.memory.open_backing import open_device
 from vmtool.units import GIB, MIB
 
 MANY = 523_404

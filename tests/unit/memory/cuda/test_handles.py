@@ -363,7 +363,7 @@ def test_a_pool_that_keeps_nothing_still_lets_mappings_share(make, fakecuda):
 
 
 def test_a_pool_without_clearing_promises_no_zeroes(fakecuda):
-    from vmtool.memory.open_backing import open_device
+    from vmtool.memory.backing_by_name import open_device
 
     fakecuda.reset(granularity="64KiB", poison=0xA5)
     backing = open_device("cuda", method="pooled", clear=False)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import Counters, read_process, read_range, read_split
-from vmtool.memory.open_backing import open_backing
 from vmtool.units import GIB, MIB
 
 if sys.platform == "win32":

@@ -13,10 +13,10 @@ if sys.platform != "linux":
     pytest.skip("reserved huge pages are Linux's", allow_module_level=True)
 
 from vmtool.errors import UnavailableError, UsageError
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_range
 from vmtool.memory.errors import OutOfMemoryError
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.posix.calls import CALLS
 from vmtool.memory.posix.huge_pages import (

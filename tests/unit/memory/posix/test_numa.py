@@ -14,9 +14,8 @@ if sys.platform != "linux":
     pytest.skip("NUMA nodes are chosen on Linux only", allow_module_level=True)
 
 from vmtool.errors import CallError, UnavailableError
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.posix.backing import PosixBacking
 from vmtool.memory.posix.calls import CALLS, call_error
 from vmtool.memory.posix.numa import (

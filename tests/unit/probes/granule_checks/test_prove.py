@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import read_process
-from vmtool.memory.open_backing import open_backing
 from vmtool.probes.granule_checks.prove import prove_granularity
 from vmtool.results.check_outcomes import CheckOutcome
 

@@ -20,7 +20,7 @@ from vmtool.json_documents import decode
 from vmtool.machine import read_facts
 from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
 from vmtool.machine.killed_children import KILLED_BY_VMTOOL
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods
 from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.memory.open_backing import open_device
 from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.device_contents import DeviceContents
 

@@ -6,10 +6,9 @@ from random import Random
 import pytest
 
 from vmtool.machine import read_facts
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Counters, read_split
-from vmtool.memory.open_backing import open_backing
 from vmtool.memory.span_map import SpanMap
 from vmtool.stress.worker.expected_counters import compare, counting_rules, expect, process_rest
 from vmtool.stress.worker.host_contents import FillData, HostContents

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the sweep names POSIX calls")
 

@@ -5,8 +5,8 @@ import mmap
 import pytest
 
 from vmtool.memory.addresses import window
+from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.open_backing import open_backing
 from vmtool.stress.worker.contents import STRIDE, CorruptionError
 from vmtool.stress.worker.host_contents import FillData, HostContents
 from vmtool.units import KIB, MIB

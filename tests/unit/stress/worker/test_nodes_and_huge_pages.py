@@ -10,7 +10,7 @@ if sys.platform != "linux":
     pytest.skip("chosen on Linux only", allow_module_level=True)
 
 from vmtool.errors import UnavailableError
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods
 from vmtool.memory.posix.huge_pages import read_huge_limits
 from vmtool.memory.posix.numa import read_nodes
 from vmtool.results.check_outcomes import CheckOutcome

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.memory.backing_names import host_methods
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import settle
 from vmtool.stress.room import Room

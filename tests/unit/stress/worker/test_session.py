@@ -8,7 +8,7 @@ import pytest
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.addresses import window
-from vmtool.memory.backing_names import host_methods
+from vmtool.memory.backing_by_name import host_methods
 from vmtool.memory.counters import read_split
 from vmtool.memory.governor import Tier
 from vmtool.stress.workloads import PATTERNS

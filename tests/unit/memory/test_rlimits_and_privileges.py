@@ -1,11 +1,16 @@
-"""A remedy for a resource limit fits the place where it was set: soft and hard limits differ."""
+"""A remedy for a limit fits the place where it was set, and root of a rootless container is not exempt."""
 
 import subprocess
 import sys
 
 import pytest
 
-from vmtool.memory.rlimits import ResourceLimit, how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import (
+    ResourceLimit,
+    how_to_raise,
+    in_initial_user_namespace,
+    read_resource_limit,
+)
 from vmtool.units import GIB
 
 
@@ -78,3 +83,18 @@ def test_the_remedy_for_a_soft_limit_works_in_a_shell():
 
 def test_a_limit_that_the_platform_lacks_is_unknown():
     assert read_resource_limit("RLIMIT_NO_SUCH_THING") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "initial"),
+    [
+        ("         0          0 4294967295\n", True),
+        ("         0       1000          1\n         1     100000      65536\n", False),
+        (None, True),
+    ],
+)
+def test_root_of_a_rootless_container_is_not_exempt_from_limits(tmp_path, text, initial):
+    path = tmp_path / "uid_map"
+    if text is not None:
+        path.write_text(text, encoding="ascii")
+    assert in_initial_user_namespace(str(path)) is initial

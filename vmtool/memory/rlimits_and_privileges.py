@@ -1,4 +1,4 @@
-"""The resource limits of this process (``getrlimit``), and how to raise each of them.
+"""What this process may do: its resource limits (``getrlimit``), how to raise each, and its privileges on Linux.
 
 A soft limit can be raised up to the hard one by anybody, and a hard one only with CAP_SYS_RESOURCE
 (``man 2 getrlimit``): ``ulimit -v unlimited`` under a hard limit is "Operation not permitted"
@@ -11,21 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from vmtool.memory.process_privileges import has_capability
 from vmtool.units import format_size
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceLimit:
-    """One limit; ``None`` is unlimited.
-
-    Attributes:
-        soft: What is enforced.
-        hard: Up to where the soft limit can be raised.
-    """
-
-    soft: int | None
-    hard: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +46,19 @@ _NAMES: Final = {
 _SYS_RESOURCE: Final = 24  # CAP_SYS_RESOURCE of include/uapi/linux/capability.h
 #: No process can have more open files than ``fs.nr_open``, so that unlimited is refused.
 _NEVER_UNLIMITED: Final = frozenset({"RLIMIT_NOFILE"})
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """One limit; ``None`` is unlimited.
+
+    Attributes:
+        soft: What is enforced.
+        hard: Up to where the soft limit can be raised.
+    """
+
+    soft: int | None
+    hard: int | None
 
 
 def read_resource_limit(name: str) -> ResourceLimit | None:
@@ -137,3 +136,43 @@ def lift_address_space_limit(limit: ResourceLimit | None = None, *, linux: bool)
 
 def _amount(value: int, unit: int) -> str:
     return f"{value:,}" if unit == 1 else format_size(value)
+
+
+def has_capability(number: int) -> bool:
+    """Return whether this process has a capability of Linux in effect; ``False`` if unknown.
+
+    Limits of the machine heed those of its own user namespace alone (``capable`` in kernel/capability.c).
+    """
+    if not in_initial_user_namespace():
+        return False
+    try:
+        with open("/proc/self/status", "rb") as status:
+            for line in status:
+                if line.startswith(b"CapEff:"):
+                    return bool(int(line.split()[1], 16) >> number & 1)
+    except (OSError, ValueError, IndexError):
+        pass
+    return False
+
+
+def has_seccomp_filter() -> bool:
+    """Return whether a seccomp filter may refuse calls of this process (``man 5 proc_pid_status``)."""
+    try:
+        with open("/proc/self/status", "rb") as status:
+            return b"\nSeccomp:\t2" in status.read()
+    except OSError:
+        return False
+
+
+def in_initial_user_namespace(path: str = "/proc/self/uid_map") -> bool:
+    """Return whether root here is root of the machine, as in a rootless container it is not.
+
+    Args:
+        path: The map of user numbers; all of them are mapped to themselves outside of a namespace
+            (``man 7 user_namespaces``).
+    """
+    try:
+        with open(path, "rb") as uid_map:  # as text it would load a codec
+            return uid_map.read().split() == [b"0", b"0", b"%d" % ((1 << 32) - 1)]
+    except (OSError, ValueError):
+        return True

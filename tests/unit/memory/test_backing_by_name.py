@@ -1,12 +1,11 @@
-"""open_backing refuses what a kind of memory does not have, before it opens anything."""
+"""Names of backings, and what a kind of memory does not have, are refused before anything is opened."""
 
 import sys
 
 import pytest
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.memory.backing_names import device_ordinal
-from vmtool.memory.open_backing import open_backing
+from vmtool.memory.backing_by_name import device_ordinal, open_backing
 
 LINUX_ONLY = [{"prefault": True}, {"huge": True}, {"huge_page_bytes": 2 << 20}, {"node": 0}]
 
