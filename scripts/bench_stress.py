@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it
 from vmtool.machine import read_facts
 from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.results.stress import StressSettings
+from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.run import run_stress
 from vmtool.stress.plan import settle
 from vmtool.stress.room import Room
-from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
 
 if TYPE_CHECKING:

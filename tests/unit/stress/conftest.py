@@ -5,11 +5,11 @@ import pytest
 from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.report.check_sentences import describe
 from vmtool.results.stress import StressSettings
+from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes
 from vmtool.stress.plan import live_limit, settle
 from vmtool.stress.room import Room
-from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
 from vmtool.units import GIB, KIB, MIB
 

@@ -17,9 +17,9 @@ from vmtool.machine.memory_high import HighWatch
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory.children import KILL_TIMEOUT_S
 from vmtool.results.stress import Checkpoint, Outcome, StressResult, StressSettings
+from vmtool.stress.journal import JournalFolder
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, WorkerReport
 from vmtool.stress.parent.joined_result import EndedRun, assemble
-from vmtool.stress.parent.journal_folder import JournalFolder
 from vmtool.stress.parent.worker_process import Ending, RunningWorker
 from vmtool.stress.plan import alone, run_settings
 from vmtool.stress.worker.checkpoint import MOST_CHECKPOINTS

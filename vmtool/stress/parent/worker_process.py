@@ -1,12 +1,13 @@
-"""One worker as its parent sees it: its process, its journal, its messages, and how it ended."""
+"""One worker as its parent sees it: its process, its messages, how it ended, and why it died or stopped."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from dataclasses import dataclass, replace
 from time import monotonic_ns
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
@@ -18,24 +19,50 @@ from vmtool.machine.killed_children import (
     ended_children_s,
     read_state,
 )
-from vmtool.memory.children import start_child, wait_killed, why_not_killed
+from vmtool.memory.children import signal_name, start_child, wait_killed, why_not_killed
 from vmtool.memory.errors import Diagnosis
 from vmtool.memory.threads import start_thread
 from vmtool.no_memory import why_no_memory
-from vmtool.results.stress import PHASES, PhaseResult
+from vmtool.results.stress import PHASES, Accident, PhaseResult
 from vmtool.stress.messages import PhaseSoFar, WorkerReport, encode
-from vmtool.stress.parent.worker_deaths import CANNOT_BE_KILLED, describe_accident
 from vmtool.stress.worker.checkpoint import MOST_CHECKPOINTS, KeptCheckpoints
 
 if TYPE_CHECKING:
     import queue
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from vmtool.results.stress import Accident
+    from vmtool.stress.journal import Entry, Journal
     from vmtool.stress.messages import WorkerPlan
-    from vmtool.stress.worker.journal import Entry, Journal
 
-
+#: The kind of the diagnosis of a worker that was given up.
+_CANNOT_BE_KILLED: Final = "cannot-be-killed"
+_CAUSES: Final = {
+    "SIGSEGV": (
+        "an address that is not committed was used, or a commit that was reported did not happen",
+        "run again with the same --seed; `vmtool guards` tests the guards alone",
+    ),
+    "SIGBUS": (
+        "memory behind a committed address could not be provided: no huge page left, or bad hardware",
+        "look at `dmesg`, and at the free pages with `vmtool doctor`",
+    ),
+}
+_NO_MEMORY: Final = (
+    "Windows could not commit memory for the process itself",
+    "use a smaller --budget, or enlarge the page file",
+)
+_ACCESS_VIOLATION: Final = 0xC0000005
+#: How a process on Windows dies: its exit code is then one of these (ntstatus.h).
+_EXCEPTIONS: Final = {
+    _ACCESS_VIOLATION: ("STATUS_ACCESS_VIOLATION", *_CAUSES["SIGSEGV"]),
+    0xC0000006: (
+        "STATUS_IN_PAGE_ERROR",
+        "memory behind a committed address could not be read back from the page file",
+        "look at the disk and at the System log in Event Viewer",
+    ),
+    0xC0000017: ("STATUS_NO_MEMORY", *_NO_MEMORY),
+    0xC000012D: ("STATUS_COMMITMENT_LIMIT", *_NO_MEMORY),
+}
 #: The last bytes of a worker's stderr are kept for the error message.
 _STDERR_KEPT: Final = 4000
 
@@ -149,7 +176,7 @@ class RunningWorker:
             return False
         self._abandoned = self.process.poll() is None
         if self._abandoned:
-            self.hung = Diagnosis(CANNOT_BE_KILLED, *why_not_killed(self.process.pid))
+            self.hung = Diagnosis(_CANNOT_BE_KILLED, *why_not_killed(self.process.pid))
         return self._abandoned
 
     def kill_hung(self) -> None:
@@ -177,7 +204,7 @@ class RunningWorker:
                 reader.join()
         accident = None
         if not self.final:
-            accident = describe_accident(
+            accident = _describe_accident(
                 self.entries(),
                 self.plan,
                 code,
@@ -243,3 +270,74 @@ def read_messages(worker: RunningWorker, stream: IO[str], inbox: queue.Queue[Any
         inbox.put((worker, {"message": "end"}))
     except MemoryError:
         worker.unheard = True
+
+
+#: Kind, signal, cause and hint.
+_End: TypeAlias = "tuple[str, str | None, str, str]"
+
+
+def _describe_accident(
+    entries: Sequence[Entry],
+    plan: WorkerPlan,
+    code: int,
+    *,
+    killed: Diagnosis,
+    hung: Diagnosis | None,
+    stderr: str,
+) -> Accident:
+    """Return what happened to a worker that ended with *code* and without a report.
+
+    Args:
+        entries: Its journal: what each thread was doing.
+        plan: What it was to do.
+        code: Its exit code; a negative one is a signal's number.
+        killed: Who sent SIGKILL or SIGXCPU, if that is what ended it.
+        hung: Why it did not move, if it was killed because of that.
+        stderr: The end of what it printed.
+    """
+    thread, entry = next(
+        ((i, e) for i, e in enumerate(entries) if e.operation != "idle"), (0, entries[0])
+    )
+    if hung:
+        kind, name, cause, hint = "hang", None, hung.cause, hung.remedy
+    elif code < 0:
+        kind, name, cause, hint = _by_signal(-code, killed)
+    else:
+        kind, name, cause, hint = _by_exit(code, stderr)
+    # Windows has no signals to send: os.kill() ends the process with the number as its exit code.
+    sent = signal_name(code) if name is None and sys.platform == "win32" else name
+    effect = "=HANG" if hung else f"={sent}"
+    asked = [fault for fault in plan.settings.inject if fault.upper().endswith(effect)]
+    if asked and not (hung and hung.kind == _CANNOT_BE_KILLED):
+        cause, hint = f"--inject {asked[0]} ended it", "leave out --inject"
+    methods = plan.settings.methods
+    return Accident(
+        kind=kind,
+        signal=name,
+        exit_code=None if hung or code < 0 else code,
+        operation=entry.operation,
+        method=methods[min(entry.method_index, len(methods) - 1)],
+        granule=entry.granule,
+        cycle=entry.cycle,
+        thread=thread,
+        worker=plan.worker,
+        cause=cause,
+        hint=hint,
+    )
+
+
+def _by_signal(number: int, killed: Diagnosis) -> _End:
+    name = signal_name(number)
+    if name == "SIGKILL" or (name == "SIGXCPU" and killed.kind == "cpu-limit"):
+        return "signal", name, killed.cause, killed.remedy
+    cause, hint = _CAUSES.get(name, (f"the process got {name}", "look at `dmesg`"))
+    return "signal", name, cause, hint
+
+
+def _by_exit(code: int, stderr: str) -> _End:
+    # Windows' ctypes turns this exception, and no other, into an error of Python's.
+    exception = _ACCESS_VIOLATION if "access violation" in stderr else code
+    if exception in _EXCEPTIONS:
+        return "signal", *_EXCEPTIONS[exception]
+    last = (stderr.strip().splitlines()[-1:] or ["no output on stderr"])[0]
+    return "exit", None, last, "unexpected worker exit; please report this"

@@ -17,8 +17,8 @@ from vmtool.errors import VmtoolError
 from vmtool.json_documents import decode
 from vmtool.memory.children import prepare_child
 from vmtool.memory.threads import start_thread
+from vmtool.stress.journal import Journal
 from vmtool.stress.messages import PhaseSoFar, WorkerError, WorkerPlan, encode
-from vmtool.stress.worker.journal import Journal
 from vmtool.stress.worker.session import Session
 
 #: The first call may hang, and the parent can end meanwhile. On Windows a read that waits holds up

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.memory.span_map import SpanMap
 from vmtool.results.stress import PHASES
-from vmtool.stress.worker.journal import (
+from vmtool.stress.journal import (
     COMMIT,
     CYCLE,
     GRANULE,

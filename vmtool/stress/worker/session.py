@@ -18,12 +18,7 @@ from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 from vmtool.memory.threads import start_thread
 from vmtool.results.stress import PHASES, CallFailure, HoldResult
-from vmtool.stress.messages import PhaseSoFar, WorkerReport
-from vmtool.stress.plan import live_limit, worker_budget
-from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
-from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.final_checks import FinalChecks, peak_bytes
-from vmtool.stress.worker.journal import (
+from vmtool.stress.journal import (
     BEAT,
     CHECKPOINT,
     FILL,
@@ -33,6 +28,11 @@ from vmtool.stress.worker.journal import (
     RESERVE,
     UNRESERVE,
 )
+from vmtool.stress.messages import PhaseSoFar, WorkerReport
+from vmtool.stress.plan import live_limit, worker_budget
+from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
+from vmtool.stress.worker.contents import CorruptionError
+from vmtool.stress.worker.final_checks import FinalChecks, peak_bytes
 from vmtool.stress.worker.operation_runner import OperationRunner, measure_overhead
 from vmtool.stress.worker.round_schedule import Schedule
 from vmtool.stress.worker.target import CheckedBuffer
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from vmtool.results.stress import Checkpoint, UnmapResult
+    from vmtool.stress.journal import Journal
     from vmtool.stress.messages import WorkerPlan
-    from vmtool.stress.worker.journal import Journal
     from vmtool.stress.worker.round_schedule import Round
     from vmtool.stress.worker.target import CounterObserver, Target
 

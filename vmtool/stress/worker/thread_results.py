@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from vmtool.memory.cuda.errors import DeviceLostError
 from vmtool.memory.errors import failed_call
 from vmtool.results.stress import CallFailure, MethodResult
-from vmtool.stress.worker.journal import FILL, OPERATIONS
+from vmtool.stress.journal import FILL, OPERATIONS
 from vmtool.stress.worker.phase_samples import join_phases
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.results.stress import CallResult, PhaseResult
-    from vmtool.stress.worker.journal import Entry
+    from vmtool.stress.journal import Entry
     from vmtool.stress.worker.operation_runner import OperationRunner
     from vmtool.stress.worker.target import CheckedBuffer
 
