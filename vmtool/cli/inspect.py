@@ -349,7 +349,7 @@ def _print_on_stderr(result: InspectResult) -> None:
 
 
 def _exit_code(asked: InspectCommand, result: InspectResult) -> int:
-    from vmtool.report.inspect import describe_check
+    from vmtool.report.inspect_sentences import describe_check
     from vmtool.results.check_outcomes import NOT_PROVEN, CheckOutcome
     from vmtool.results.inspect import WatchEnding
 

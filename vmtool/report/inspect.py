@@ -1,4 +1,4 @@
-"""The report of ``vmtool inspect``: first the answer, then the numbers."""
+"""The report of ``vmtool inspect``: the answer, and tables of counters, trends, reservations and children."""
 
 from __future__ import annotations
 
@@ -9,12 +9,22 @@ from rich.text import Text
 from vmtool.errors import printable
 from vmtool.json_documents import plain
 from vmtool.report.console import paragraph, show
-from vmtool.report.inspect_findings import COUNTERS, describe, shown_count, shown_rate, shown_size
-from vmtool.report.inspect_headline import describe_ending, describe_programs, headline, time_left
-from vmtool.report.inspect_reservations import reservation_parts
+from vmtool.report.inspect_sentences import (
+    COUNTERS,
+    describe_check,
+    describe_devices,
+    describe_ending,
+    describe_finding,
+    describe_programs,
+    describe_unavailable,
+    headline,
+    shown_count,
+    shown_rate,
+    shown_size,
+    time_left,
+)
 from vmtool.report.machine import conditions_line
 from vmtool.report.table import pairs, table
-from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.results.inspect import FindingRating
 from vmtool.units import format_duration, format_size
 
@@ -29,10 +39,10 @@ if TYPE_CHECKING:
         InspectResult,
         LimitUse,
         ProcessCgroup,
-        ProcessDevice,
+        ReservedRange,
         Trend,
-        Unavailable,
     )
+
 
 _STYLES: Final = {
     FindingRating.PROBLEM: "bold red",
@@ -40,6 +50,19 @@ _STYLES: Final = {
     FindingRating.NOTE: "",
 }
 OTHER_NAMESPACE: Final = "it runs in another PID namespace, where its PID is different"
+#: The columns that the table of reservations needs with addresses.
+_WITH_ADDRESSES: Final = 100
+#: The headings of the rows of :func:`trend_rows`.
+TREND_HEADINGS: Final = ("counter", "per minute", "99 % interval", "trend")
+#: What a trend is called that is not plainly growth, and why.
+_VERDICTS: Final = {
+    "small": "the interval is above zero, but growth over the whole watch is below 1 MiB (8 for a count) "
+    "or below 1 % of the counter",
+    "slowing": "the interval is above zero, but growth slows down: at the pace of the later half "
+    "it is too small to count, or the last quarter grew less than half as much as the one before. "
+    "A heap that warms up slows down like this; a leak does not",
+    "not proven": "the interval includes both zero and growth that would count",
+}
 
 
 def to_text(result: InspectResult, console: Console) -> None:
@@ -58,7 +81,7 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     findings = [finding for finding in result.findings if finding.rating is not FindingRating.NOTE]
     notes = [finding for finding in result.findings if finding.rating is FindingRating.NOTE]
     for finding in findings + notes:
-        message, remedy = describe(finding)
+        message, remedy = describe_finding(finding)
         yield paragraph(
             f"{finding.rating.value}: {message}", indent="  ", style=_STYLES[finding.rating]
         )
@@ -194,26 +217,11 @@ def trend_rows(result: InspectResult) -> tuple[list[tuple[str, ...]], list[str]]
     return rows, [*filling, *(f"{word}: {note}" for word, note in notes.items())]
 
 
-#: The headings of the rows of :func:`trend_rows`.
-TREND_HEADINGS: Final = ("counter", "per minute", "99 % interval", "trend")
-
-
 def _trend_table(result: InspectResult) -> Iterator[RenderableType]:
     rows, notes = trend_rows(result)
     yield table(TREND_HEADINGS, rows)
     for line in notes:
         yield paragraph(line)
-
-
-#: What a trend is called that is not plainly growth, and why.
-_VERDICTS: Final = {
-    "small": "the interval is above zero, but growth over the whole watch is below 1 MiB (8 for a count) "
-    "or below 1 % of the counter",
-    "slowing": "the interval is above zero, but growth slows down: at the pace of the later half "
-    "it is too small to count, or the last quarter grew less than half as much as the one before. "
-    "A heap that warms up slows down like this; a leak does not",
-    "not proven": "the interval includes both zero and growth that would count",
-}
 
 
 def _verdict(trend: Trend) -> str:
@@ -224,6 +232,89 @@ def _verdict(trend: Trend) -> str:
     if trend.low <= 0:
         return "none" if trend.growth_most < trend.growth_least else "not proven"
     return "small" if trend.growth < trend.growth_least else "slowing"
+
+
+def reservation_parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
+    """Yield the tables of the reservations, as wide as *width* allows."""
+    addresses = width >= _WITH_ADDRESSES
+    headings, rows = reservation_table(result.reservations)
+    if addresses:
+        headings = (*headings, "base")
+        rows = [
+            (*row, f"{item.base:#x}") for row, item in zip(rows, result.reservations, strict=True)
+        ]
+    yield table(headings, rows)
+    headings, rows = node_table(result.reservations)
+    if rows:
+        yield ""
+        yield table(headings, rows)
+    notes = describe_hidden(result)
+    if not addresses:
+        notes.append(f"addresses need {_WITH_ADDRESSES} columns or --json")
+    age = result.areas_age_ns
+    if age is not None and age > 2 * 10**9:
+        notes.append(f"read {format_duration(age)} ago")
+    if notes:
+        yield paragraph("; ".join(notes))
+
+
+def describe_hidden(result: InspectResult) -> list[str]:
+    """Return how many reservations are left out, if any are."""
+    hidden = result.reservations_total - len(result.reservations)
+    return [f"{hidden:,} smaller ones not shown (see --top)"] if hidden > 0 else []
+
+
+def reservation_table(
+    reservations: Sequence[ReservedRange],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and cells, without the columns that hold nothing in any row."""
+    read = any(item.resident_bytes is not None for item in reservations)
+    columns = {
+        "reservation": [reservation_name(item) for item in reservations],
+        "capacity": [shown_size(item.capacity_bytes) for item in reservations],
+        "committed": [shown_size(item.committed_bytes) for item in reservations],
+        "resident": [
+            ("not read" if read else "-")
+            if item.resident_bytes is None
+            else shown_size(item.resident_bytes)
+            for item in reservations
+        ],
+        "huge": [shown_size(item.huge_bytes) if item.huge_bytes else "-" for item in reservations],
+        "granule": [_granule(item) for item in reservations],
+        "areas": [shown_count(item.pieces) for item in reservations],
+        "perms": [item.permissions for item in reservations],
+    }
+    kept = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+    return tuple(kept), list(zip(*kept.values(), strict=True))
+
+
+def _granule(item: ReservedRange) -> str:
+    if item.granule_bytes is None or item.committed_bytes == item.capacity_bytes:
+        return "-"
+    return ("" if item.granule_exact else "≤ ") + format_size(item.granule_bytes)
+
+
+def reservation_name(item: ReservedRange) -> str:
+    """Return what a reservation is: its owner where that is certain, or the kernel's name of it."""
+    name = printable(item.name)
+    if item.kind == "file":
+        name = name.rsplit("/", 1)[-1]
+    if item.owner:
+        return f"{item.owner}{f' {name}' if name and item.kind != 'anonymous' else ''}"
+    return name or item.kind
+
+
+def node_table(
+    reservations: Sequence[ReservedRange],
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return headings and cells of where the pages of the reservations are that have any."""
+    placed = [(reservation_name(item), item.node_bytes) for item in reservations if item.node_bytes]
+    count = max((len(nodes) for _, nodes in placed), default=0)
+    rows = [
+        (name, *(format_size(n) for n in (*nodes, *[0] * (count - len(nodes)))))
+        for name, nodes in placed
+    ]
+    return ("resident on", *(f"node {node}" for node in range(count))), rows
 
 
 def child_table(
@@ -243,76 +334,8 @@ def child_table(
     return ("child", "name", "resident", "swapped", "threads"), rows
 
 
-def describe_devices(devices: Sequence[ProcessDevice]) -> Iterator[str]:
-    """Yield how much of each device is used, and by whom."""
-    for device in devices:
-        others = ", ".join(
-            f"{printable(other.name or 'process')} ({other.pid}) {shown_size(other.used_bytes)}"
-            for other in device.others
-        )
-        yield (
-            f"GPU {device.device} {printable(device.name)}: {shown_size(device.own_bytes)} used by this process, "
-            f"{shown_size(device.free_bytes)} of {shown_size(device.total_bytes)} free"
-            + (f"; also {others}" if others else "")
-        )
-
-
-def describe_check(check: Check) -> str:
-    """Return whether a condition holds, with its numbers."""
-    condition = check.name.removeprefix("assert ")
-    unit = str(check.values.get("unit") or "")
-    value, low, high = (_measured(check.values.get(key), unit) for key in ("value", "low", "high"))
-    interval = f", 99 % interval {low} to {high}" if low and high else ""
-    if check.outcome is CheckOutcome.NOT_DONE:
-        return f"{condition}: {_why_not_done(check)}{interval}"
-    word = "holds" if check.outcome is CheckOutcome.PASSED else "does not hold"
-    return f"{condition}: {word} ({value}{interval})"
-
-
-def _why_not_done(check: Check) -> str:
-    match check.values.get("reason"):
-        case "too few samples":
-            samples, needed = check.values.get("samples"), check.values.get("needed")
-            return f"not done: {needed} samples are needed, and there are {samples}; watch longer"
-        case "not measured":
-            return "not measured: the process ended before the first sample"
-        case "not available":
-            return "not done: the counter is not available"
-        case reason:
-            return str(reason)
-
-
-def _measured(value: object, unit: str) -> str:
-    if not isinstance(value, int | float):
-        return ""
-    per = "/s" if unit.endswith("/s") else ""
-    if unit.startswith("ns"):
-        return format_duration(value) + per
-    if not unit.startswith("bytes"):
-        return f"{value:,.6g}{per}"
-    return ("-" if value < 0 else "") + format_size(round(abs(value))) + per
-
-
 def _check_style(check: Check) -> str:
     return {"passed": "", "failed": "bold red"}.get(check.outcome.value, "yellow")
-
-
-def describe_unavailable(items: Sequence[Unavailable]) -> list[str]:
-    """Return what could not be read, and what would let it be read."""
-    texts = []
-    refused = [item for item in items if item.reason == "permission"]
-    if refused:
-        texts.append(
-            f"{', '.join(item.what for item in refused)}: not available: {refused[0].detail}; run vmtool "
-            "as the owner of the process, or as root (in a container with --cap-add SYS_PTRACE); "
-            "setuid programs and those of another user namespace need CAP_SYS_PTRACE there"
-        )
-    for item in items:
-        if item.reason == "kernel":
-            texts.append(f"{item.what}: not available: this kernel has no {item.detail}")
-        elif item.reason != "permission":
-            texts.append(f"{item.what}: {item.detail}")
-    return texts
 
 
 def _held(used: int | None, limit: LimitUse | None) -> str:

@@ -10,18 +10,20 @@ from vmtool.report.inspect import (
     TREND_HEADINGS,
     child_table,
     counter_rows,
-    describe_check,
-    describe_devices,
-    describe_unavailable,
-    trend_rows,
-)
-from vmtool.report.inspect_findings import describe
-from vmtool.report.inspect_headline import describe_ending, describe_programs, headline
-from vmtool.report.inspect_reservations import (
     describe_hidden,
     node_table,
     reservation_name,
     reservation_table,
+    trend_rows,
+)
+from vmtool.report.inspect_sentences import (
+    describe_check,
+    describe_devices,
+    describe_ending,
+    describe_finding,
+    describe_programs,
+    describe_unavailable,
+    headline,
 )
 from vmtool.report.machine import moment, page_place
 from vmtool.report.page import (
@@ -119,7 +121,7 @@ def _is_good(result: InspectResult) -> bool | None:
 def _findings(result: InspectResult) -> Markup:
     items = []
     for finding in result.findings:
-        message, remedy = describe(finding)
+        message, remedy = describe_finding(finding)
         good = {
             FindingRating.PROBLEM: False,
             FindingRating.WARNING: None,

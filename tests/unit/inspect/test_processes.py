@@ -20,7 +20,7 @@ from vmtool.machine import read_facts
 from vmtool.machine.device_facts import DeviceProcess
 from vmtool.machine.nvml import ManagedDevice, NvmlReading
 from vmtool.memory.rlimits_and_privileges import has_capability
-from vmtool.report.inspect import describe_unavailable
+from vmtool.report.inspect_sentences import describe_unavailable
 from vmtool.results.inspect import ProcessDevice, WatchEnding
 from vmtool.units import GIB, KIB, MIB
 

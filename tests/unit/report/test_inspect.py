@@ -9,12 +9,10 @@ from vmtool.inspect.trends_and_conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import DeviceProcess
-from vmtool.report.inspect import to_text
+from vmtool.report.inspect import reservation_table, to_text
 from vmtool.report.inspect_export import metrics_of, to_csv
-from vmtool.report.inspect_findings import describe
-from vmtool.report.inspect_headline import headline
 from vmtool.report.inspect_page import to_html
-from vmtool.report.inspect_reservations import reservation_table
+from vmtool.report.inspect_sentences import describe_finding, headline
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.inspect import (
     ChildProcess,
@@ -387,7 +385,7 @@ def test_metrics_name_the_process_and_end_as_openmetrics_wants():
     ],
 )
 def test_each_finding_is_a_sentence_with_its_numbers(name, values, words):
-    message, remedy = describe(ProcessFinding(name, FindingRating.PROBLEM, values))
+    message, remedy = describe_finding(ProcessFinding(name, FindingRating.PROBLEM, values))
 
     assert words in message
     assert remedy or name == "group-cache"

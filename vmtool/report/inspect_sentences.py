@@ -1,17 +1,29 @@
-"""What each finding about a process means and what to do about it, as sentences."""
+"""Sentences about a process: the answer, how it ended, each finding and its remedy, conditions, devices."""
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import printable
 from vmtool.memory.rlimits_and_privileges import ResourceLimit, how_to_raise
+from vmtool.results.check_outcomes import CheckOutcome
+from vmtool.results.inspect import FindingRating, WatchEnding
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from vmtool.results.inspect import ProcessFinding
+    from vmtool.results.check_outcomes import Check
+    from vmtool.results.inspect import (
+        InspectResult,
+        LimitUse,
+        ProcessDevice,
+        ProcessFinding,
+        ProgramStart,
+        Trend,
+        Unavailable,
+    )
 
 
 #: What a report calls a counter.
@@ -35,9 +47,113 @@ COUNTERS: Final = {
     "group_used_bytes": "group without cache",
     "minor_faults": "page faults",
 }
+_KINDS_OF_MEMORY: Final = frozenset(
+    {"anonymous_bytes", "resident_bytes", "swapped_bytes", "pinned_bytes"}
+)
+_UNITS: Final = {
+    "areas": "memory areas",
+    "descriptors": "descriptors",
+    "user_tasks": "tasks of the user",
+    "group_tasks": "tasks of the control group",
+    "address_space_bytes": "of address space",
+    "charge_bytes": "of private writable memory",
+    "locked_bytes": "of locked memory",
+    "group_used_bytes": "charged to the control group, not counting its file cache",
+}
 
 
-def describe(finding: ProcessFinding) -> tuple[str, str]:
+def headline(result: InspectResult) -> str:
+    """Return the answer: what stops the process, or what comes nearest to it."""
+    who = f"{printable(result.process.name)} ({result.process.pid})"
+    if not result.samples:
+        end = _exit_words(result.process.exit_code)
+        return f"{who}: nothing was measured: it ended before the first sample{end and f',{end}'}"
+    first = next(iter(result.findings), None)  # the worst
+    problems = [f for f in result.findings if f.rating is FindingRating.PROBLEM]
+    if first is not None and problems:
+        also = _more(len(problems) - 1, "problem")
+        filling = [t for t in result.trends if t.limit and t.limit == first.values.get("limit")]
+        growth = _also_grows(result, but=filling)
+        return f"{who}: {describe_finding(first)[0].partition(';')[0]}{_full_in(filling)}{also}{growth}"
+    filling = [trend for trend in result.trends if trend.full_in_s is not None]
+    if filling:
+        filling.sort(key=lambda trend: trend.full_in_s or 0.0)
+        limit = next(limit for limit in result.limits if limit.name == filling[0].limit)
+        growth = _also_grows(result, but=filling[:1])
+        return f"{who}: no problem yet; {_use(limit)}{_full_in(filling)}{growth}"
+    warnings = [f for f in result.findings if f.rating is FindingRating.WARNING]
+    if first is not None and warnings:
+        also = _more(len(warnings) - 1, "warning")
+        return f"{who}: {describe_finding(first)[0].partition(';')[0]}{also}"
+    nearest = max(
+        (limit for limit in result.limits if limit.soft and limit.used is not None),
+        key=lambda limit: (limit.used or 0) / (limit.soft or 1),
+        default=None,
+    )
+    if nearest is None:
+        return f"{who}: no problem found; no limit is {'set' if result.limits else 'known'}"
+    return f"{who}: no problem found; nearest limit: {_use(nearest)}"
+
+
+def _also_grows(result: InspectResult, *, but: Sequence[Trend]) -> str:
+    """Return what grows, unless it is said already, as one of the trends *but*."""
+    growth = next((finding for finding in result.findings if finding.name == "growth"), None)
+    if growth is None or growth.values["counter"] in {trend.counter for trend in but}:
+        return ""
+    return f"; {describe_finding(growth)[0].partition(';')[0]}"
+
+
+def _full_in(filling: Sequence[Trend]) -> str:
+    return f", full in {time_left(filling[0])} at this rate" if filling else ""
+
+
+def time_left(trend: Trend) -> str:
+    """Return how long a trend takes to its limit."""
+    return format_duration((trend.full_in_s or 0) * 1e9)
+
+
+def _more(count: int, what: str) -> str:
+    return f", and {count} more {what}{'s'[: count > 1]}" if count else ""
+
+
+def _use(limit: LimitUse) -> str:
+    form = shown_size if limit.counter.endswith("_bytes") else shown_count
+    unit = _UNITS.get(limit.counter, limit.counter)
+    return f"{form(limit.used)} of {form(limit.soft)} {unit} ({limit.name})"
+
+
+def describe_ending(result: InspectResult) -> str | None:
+    """Return how the watch ended, if it ended early."""
+    if not result.samples:
+        return None  # the first line says it
+    if result.ending is WatchEnding.INTERRUPTED:
+        return "interrupted: the figures cover what was watched until then"
+    if result.ending is WatchEnding.PROCESS_ENDED:
+        return (
+            f"the process ended{_exit_words(result.process.exit_code)}: the figures are the last ones "
+            "that could be read"
+        )
+    return None
+
+
+def _exit_words(code: int | None) -> str:
+    if code is None:
+        return ""
+    names = {128 + number: number.name for number in signal.Signals}
+    return f" with exit code {code}" + (f" ({names[code]})" if code in names else "")
+
+
+def describe_programs(programs: Sequence[ProgramStart]) -> str:
+    """Return which programs the process ran, one after the other."""
+    first, *others = programs
+    words = [f"{printable(each.name)} after {format_duration(each.at_ns)}" for each in others]
+    return (
+        f"exec: {printable(first.name)}, then {', then '.join(words)}; trends and reservations "
+        "cover only the last program"
+    )
+
+
+def describe_finding(finding: ProcessFinding) -> tuple[str, str]:
     """Return what a finding means, and what to do about it."""
     values = finding.values
     maker = _SENTENCES.get(finding.name)
@@ -276,19 +392,6 @@ def _growth(values: Mapping[str, object]) -> tuple[str, str]:
     return f"{words}; the 99 % interval is {rates[1]} to {rates[2]}", when + remedy
 
 
-_KINDS_OF_MEMORY: Final = frozenset(
-    {"anonymous_bytes", "resident_bytes", "swapped_bytes", "pinned_bytes"}
-)
-
-
-def shown_rate(counter: str, per_second: object) -> str:
-    """Return what a slope of *counter* makes in a minute."""
-    per_minute = per_second * 60 if isinstance(per_second, int | float) else 0
-    if counter.endswith("_bytes"):
-        return ("-" if per_minute < 0 else "") + format_size(round(abs(per_minute)))
-    return f"{per_minute:,.1f}"
-
-
 def _children(values: Mapping[str, object]) -> tuple[str, str]:
     count, resident = _int(values["count"]), shown_size(values["resident"])
     largest = f"{printable(str(values['name']))} ({values['largest']})"
@@ -329,6 +432,82 @@ _SENTENCES: Final = {
     "children": _children,
     "stopped": _stopped,
 }
+
+
+def describe_devices(devices: Sequence[ProcessDevice]) -> Iterator[str]:
+    """Yield how much of each device is used, and by whom."""
+    for device in devices:
+        others = ", ".join(
+            f"{printable(other.name or 'process')} ({other.pid}) {shown_size(other.used_bytes)}"
+            for other in device.others
+        )
+        yield (
+            f"GPU {device.device} {printable(device.name)}: {shown_size(device.own_bytes)} used by this process, "
+            f"{shown_size(device.free_bytes)} of {shown_size(device.total_bytes)} free"
+            + (f"; also {others}" if others else "")
+        )
+
+
+def describe_check(check: Check) -> str:
+    """Return whether a condition holds, with its numbers."""
+    condition = check.name.removeprefix("assert ")
+    unit = str(check.values.get("unit") or "")
+    value, low, high = (_measured(check.values.get(key), unit) for key in ("value", "low", "high"))
+    interval = f", 99 % interval {low} to {high}" if low and high else ""
+    if check.outcome is CheckOutcome.NOT_DONE:
+        return f"{condition}: {_why_not_done(check)}{interval}"
+    word = "holds" if check.outcome is CheckOutcome.PASSED else "does not hold"
+    return f"{condition}: {word} ({value}{interval})"
+
+
+def _why_not_done(check: Check) -> str:
+    match check.values.get("reason"):
+        case "too few samples":
+            samples, needed = check.values.get("samples"), check.values.get("needed")
+            return f"not done: {needed} samples are needed, and there are {samples}; watch longer"
+        case "not measured":
+            return "not measured: the process ended before the first sample"
+        case "not available":
+            return "not done: the counter is not available"
+        case reason:
+            return str(reason)
+
+
+def _measured(value: object, unit: str) -> str:
+    if not isinstance(value, int | float):
+        return ""
+    per = "/s" if unit.endswith("/s") else ""
+    if unit.startswith("ns"):
+        return format_duration(value) + per
+    if not unit.startswith("bytes"):
+        return f"{value:,.6g}{per}"
+    return ("-" if value < 0 else "") + format_size(round(abs(value))) + per
+
+
+def describe_unavailable(items: Sequence[Unavailable]) -> list[str]:
+    """Return what could not be read, and what would let it be read."""
+    texts = []
+    refused = [item for item in items if item.reason == "permission"]
+    if refused:
+        texts.append(
+            f"{', '.join(item.what for item in refused)}: not available: {refused[0].detail}; run vmtool "
+            "as the owner of the process, or as root (in a container with --cap-add SYS_PTRACE); "
+            "setuid programs and those of another user namespace need CAP_SYS_PTRACE there"
+        )
+    for item in items:
+        if item.reason == "kernel":
+            texts.append(f"{item.what}: not available: this kernel has no {item.detail}")
+        elif item.reason != "permission":
+            texts.append(f"{item.what}: {item.detail}")
+    return texts
+
+
+def shown_rate(counter: str, per_second: object) -> str:
+    """Return what a slope of *counter* makes in a minute."""
+    per_minute = per_second * 60 if isinstance(per_second, int | float) else 0
+    if counter.endswith("_bytes"):
+        return ("-" if per_minute < 0 else "") + format_size(round(abs(per_minute)))
+    return f"{per_minute:,.1f}"
 
 
 def shown_size(value: object) -> str:
