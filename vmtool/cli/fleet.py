@@ -290,7 +290,8 @@ def _gather(
 
 
 def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:
-    from vmtool.report.fleet import to_csv, to_markdown, to_text
+    from vmtool.report.csv_and_openmetrics import fleet_csv
+    from vmtool.report.fleet import to_markdown, to_text
     from vmtool.report.fleet_page import to_html
 
     output.emit(
@@ -298,7 +299,7 @@ def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:
         lambda console: to_text(result, console, everything=options.everything),
         lambda: to_markdown(result),
     )
-    output.save(options.csv, lambda: to_csv(result))
+    output.save(options.csv, lambda: fleet_csv(result))
     output.save(options.html, lambda: to_html(result, command_line()))
 
 

@@ -226,11 +226,11 @@ def _inspect(
 
 def _refresh_metrics(path: str, watched: Watch) -> None:
     """Replace the file; a pipe or a device gets only the last sample."""
-    from vmtool.report.inspect_export import metrics_of
+    from vmtool.report.csv_and_openmetrics import process_metrics
 
     # What cannot be written now is tried again at the end, where a failure is reported.
     with suppress(OSError):
-        replace_whole(path, metrics_of(watched.identity, watched.latest, watched.limits))
+        replace_whole(path, process_metrics(watched.identity, watched.latest, watched.limits))
 
 
 def _line(counters: Sample | None) -> str:
@@ -326,11 +326,13 @@ def _write_report(output: Output, result: InspectResult) -> None:
 
 
 def _write_files(asked: InspectCommand, output: Output, result: InspectResult) -> None:
-    from vmtool.report.inspect_export import metrics_of, to_csv
+    from vmtool.report.csv_and_openmetrics import process_metrics, samples_csv
 
-    output.save(asked.csv, lambda: to_csv(result))
+    output.save(asked.csv, lambda: samples_csv(result))
     output.save(
-        asked.metrics, lambda: metrics_of(result.process, result.last, result.limits), whole=True
+        asked.metrics,
+        lambda: process_metrics(result.process, result.last, result.limits),
+        whole=True,
     )
     output.save(asked.html, lambda: _page(result))
 

@@ -455,9 +455,9 @@ def _sweep(request: EstimateRequest, output: Output) -> None:
 
 def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:
     """Write the requested CSV, and return whether it took the place of the result."""
-    from vmtool.report.kv_estimate_compare import to_csv
+    from vmtool.report.csv_and_openmetrics import estimates_csv
 
-    output.save(path, lambda: to_csv(rows))
+    output.save(path, lambda: estimates_csv(rows))
     return path == "-"
 
 

@@ -358,12 +358,13 @@ class _Run:
 
     def _answer(self, result: ReplayResult, backing: VirtualBacking | None) -> int:
         from vmtool.replay.safe_memory import refuse_if_none_fits
-        from vmtool.report.kv_replay import how_it_ended, to_csv, to_text
+        from vmtool.report.csv_and_openmetrics import replay_csv
+        from vmtool.report.kv_replay import how_it_ended, to_text
         from vmtool.report.kv_replay_page import to_html
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))
-        self._output.save(self._csv, lambda: to_csv(result))
+        self._output.save(self._csv, lambda: replay_csv(result))
         if result.complete:
             if backing is not None and self._options.budget is None:
                 refuse_if_none_fits(result, backing)
@@ -375,12 +376,13 @@ class _Run:
         return ExitCode.INTERRUPTED
 
     def _answer_comparison(self, result: ReplayComparison, backing: VirtualBacking | None) -> int:
-        from vmtool.report.kv_replay_compare import to_csv, to_html, to_text
+        from vmtool.report.csv_and_openmetrics import replay_comparison_csv
+        from vmtool.report.kv_replay_compare import to_html, to_text
         from vmtool.units import count_of
 
         self._output.emit(result, lambda console: to_text(result, console))
         self._output.save(self._html, lambda: to_html(result, command_line()))
-        self._output.save(self._csv, lambda: to_csv(result))
+        self._output.save(self._csv, lambda: replay_comparison_csv(result))
         if result.complete:
             return ExitCode.DONE
         if result.problem:

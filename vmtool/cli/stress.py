@@ -187,14 +187,14 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
         return to_html(result, command=command_line())
 
     def table() -> str:
-        from vmtool.report.stress_export import to_csv
+        from vmtool.report.csv_and_openmetrics import stress_csv
 
-        return to_csv(result)
+        return stress_csv(result)
 
     def metrics() -> str:
-        from vmtool.report.stress_export import to_metrics
+        from vmtool.report.csv_and_openmetrics import stress_metrics
 
-        return to_metrics(result)
+        return stress_metrics(result)
 
     output.save(control.html, page)
     output.save(control.metrics, metrics, whole=True)

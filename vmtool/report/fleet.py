@@ -1,4 +1,4 @@
-"""The report of ``vmtool fleet``: text, Markdown and CSV."""
+"""The report of ``vmtool fleet``: text and Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.console import paragraph, show
-from vmtool.report.export_formats import csv_table
 from vmtool.report.table import table
 from vmtool.units import count_of, format_duration, format_size
 
@@ -319,24 +318,3 @@ def to_markdown(result: FleetResult) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
-
-
-def to_csv(result: FleetResult) -> str:
-    """Return a row for each machine and measure."""
-    head = ("group", "machine", "measure", "value", "usual", "ratio", "p_value", "outlier")
-    return csv_table(head, _csv_rows(result))
-
-
-def _csv_rows(result: FleetResult) -> Iterator[list[object]]:
-    for number, group in enumerate(result.groups, 1):
-        found = {(each.host, each.measure): each for each in group.outliers}
-        for spread in group.spreads:
-            for host, value in zip(group.hosts, spread.values, strict=True):
-                if value is None:
-                    continue
-                outlier = found.get((host, spread.measure))
-                usual = spread.usual if outlier is None else outlier.usual
-                ratio = value / usual if spread.logarithmic else ""
-                p_value = "" if outlier is None else outlier.p_value
-                row = [number, host, spread.measure, value, usual, ratio, p_value]
-                yield [*row, int(outlier is not None)]

@@ -1,4 +1,4 @@
-"""The tables of ``vmtool kv-estimate --compare`` and ``--sweep``, as text and CSV."""
+"""The tables of ``vmtool kv-estimate --compare`` and ``--sweep``, as text."""
 
 from __future__ import annotations
 
@@ -214,37 +214,3 @@ def _chart(rows: Sequence[ComparisonRow], width: int) -> Iterator[RenderableType
     for row, (count, _), text in zip(rows, counts, texts, strict=True):
         bar = "█" * -(-count * room // most)
         yield f"{row.context_tokens:>{size},} {bar:<{room}} {text}".rstrip()
-
-
-# ---- CSV ------------------------------------------------------------------------------------
-
-
-def to_csv(rows: Sequence[ComparisonRow]) -> str:
-    """Return *rows* as CSV, in exact integers; an empty count is any number, or without a budget."""
-    from vmtool.report.export_formats import csv_table  # noqa: PLC0415 - only where it is needed
-
-    axes = [
-        axis for axis in rows[0].labels if axis not in ("model", "granule", "policy", "context")
-    ]
-    head = ("model", "format_k", "format_v", "granule_bytes", "policy", "context_tokens")
-    amounts = ("floor_bytes", "used_bytes", "committed_bytes", "wasted_bytes", "waste_ends_tokens")
-    engine = ("engine_tokens", "engine_sequences", "engine_bytes")
-    fits = ("max_tokens", "max_sequences")
-
-    def cells(row: ComparisonRow) -> list[object]:
-        line: list[object] = [
-            *(getattr(row, name) for name in head),
-            *(row.labels[axis] for axis in axes),
-        ]
-        line.append(row.budget_bytes)
-        if row.answer is None:
-            line += [None] * (len(amounts) + len(fits))
-        else:
-            line += [getattr(row.answer, name) for name in amounts]
-            for name in fits:
-                capacity = getattr(row.answer, name)
-                line.append(None if capacity is None else capacity.fits)
-        return [*line, *(getattr(row, name) for name in engine), row.problem]
-
-    names = (*head, *axes, "budget_bytes", *amounts, *fits, *engine, "problem")
-    return csv_table(names, map(cells, rows))

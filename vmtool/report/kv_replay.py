@@ -1,17 +1,14 @@
-"""The report of ``vmtool kv-replay`` about one replay: text and CSV."""
+"""The report of ``vmtool kv-replay`` about one replay, as text."""
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Final
 
 from vmtool.json_documents import plain
 from vmtool.report.console import paragraph, show
-from vmtool.report.export_formats import csv_table
 from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.table import pairs, table
 from vmtool.report.text_chart import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines
-from vmtool.results.kv_replay import Point
 from vmtool.units import count_of, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -307,9 +304,3 @@ def _timing(summary: Summary, total_ns: int) -> Sequence[str]:
     values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.p999_ns, summary.max_ns)
     texts = ["" if ns is None else format_duration(ns) for ns in values]
     return [f"{summary.samples:,}", *texts, format_duration(total_ns)]
-
-
-def to_csv(result: ReplayResult) -> str:
-    """Return a row for each point of the timeline, in exact integers."""
-    names = [field.name for field in fields(Point)]
-    return csv_table(names, map(astuple, result.timeline))

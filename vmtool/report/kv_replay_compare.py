@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vmtool.report.console import paragraph, show
-from vmtool.report.export_formats import csv_table
 from vmtool.report.kv_replay import percent
 from vmtool.report.kv_replay_page import INTERRUPTED, chart_key, replay_page, timeline
 from vmtool.report.page import figure, grid, join, section, tag
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from vmtool.results.kv_replay import ComparedReplay, ReplayComparison, ReplayResult
+    from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
 
 
 def to_text(result: ReplayComparison, console: Console) -> None:
@@ -107,49 +106,6 @@ def row_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
         format_duration(steps[0]) if steps and steps[0] is not None else "",
         f"{real.stalled_steps:,}",
     ]
-
-
-def to_csv(result: ReplayComparison) -> str:
-    """Return the comparison as CSV, in exact integers."""
-    rows, best = result.rows, result.best
-    axes = list(rows[0].labels) if rows else []
-    names = [name for name, _ in _figures(None)]
-    return csv_table(
-        [*axes, *names, "best", "impossible"],
-        (
-            [
-                *row.labels.values(),
-                *(value for _, value in _figures(row.result)),
-                int(index in best),
-                row.impossible,
-            ]
-            for index, row in enumerate(rows)
-        ),
-    )
-
-
-def _figures(result: ReplayResult | None) -> list[tuple[str, object]]:
-    """Return names and values of one row's columns; no values without a result."""
-    paths = (
-        *("requests.arrived", "requests.finished", "requests.rejected", "requests.cut"),
-        *("requests.too_long", "requests.too_large", "requests.preemptions"),
-        *("usage.live.peak_bytes", "usage.live.mean_bytes"),
-        *("usage.committed.peak_bytes", "usage.committed.mean_bytes"),
-        *("usage.charged.peak_bytes", "usage.charged.mean_bytes"),
-        *("usage.reserved.peak_bytes", "usage.reserved.mean_bytes"),
-        *("usage.saved.peak_bytes", "usage.waste", "usage.fragmentation"),
-        *("peak_sequences", "mean_sequences", "waiting.median_ns", "waiting.p99_ns"),
-        *("first_token.median_ns", "first_token.p99_ns", "end_to_end.median_ns"),
-        *("end_to_end.p99_ns", "generated_per_s", "enough_budget_bytes"),
-        *("operations.commits", "operations.releases", "duration_ns"),
-    )
-    found: list[tuple[str, object]] = []
-    for path in paths:
-        value: Any = result
-        for name in path.split("."):
-            value = None if value is None else getattr(value, name)
-        found.append((path.replace(".", "_"), "" if value is None else value))
-    return found
 
 
 def _any_found(rows: Sequence[ComparedReplay]) -> bool:

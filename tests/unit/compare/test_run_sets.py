@@ -22,8 +22,8 @@ from vmtool.json_documents import encode
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.compare import caveats, to_text, warnings_of
 from vmtool.report.compare_page import to_html
+from vmtool.report.csv_and_openmetrics import stress_csv
 from vmtool.report.stress import to_text as stress_to_text
-from vmtool.report.stress_export import to_csv
 from vmtool.report.stress_page import to_html as stress_page
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import Outcome
@@ -215,7 +215,7 @@ def show_everything(stored):
     for text in ("commit.p99<5ms", "bytes_per_s>1GiB"):
         evaluate(parse_assertion(text), stored.result, confidence=0.95)
     stress_page(stored.result, command=stored.command).encode()
-    to_csv(stored.result).encode()
+    stress_csv(stored.result).encode()
 
 
 def alike(value):

@@ -9,8 +9,8 @@ from vmtool.inspect.trends_and_conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import DeviceProcess
+from vmtool.report.csv_and_openmetrics import process_metrics, samples_csv
 from vmtool.report.inspect import reservation_table, to_text
-from vmtool.report.inspect_export import metrics_of, to_csv
 from vmtool.report.inspect_page import to_html
 from vmtool.report.inspect_sentences import describe_finding, headline
 from vmtool.results.check_outcomes import Check, CheckOutcome
@@ -285,8 +285,8 @@ def test_a_process_that_ended_before_the_first_sample_is_reported():
         "resident<1GiB: not measured: the process ended before the first sample",
     ]
     assert "nothing was measured" in to_html(result, command=["vmtool", "inspect"])
-    assert to_csv(result).count("\n") == 1
-    assert metrics_of(result.process, result.last, result.limits) == "# EOF\n"
+    assert samples_csv(result).count("\n") == 1
+    assert process_metrics(result.process, result.last, result.limits) == "# EOF\n"
 
 
 def test_names_that_steer_a_terminal_are_spelled_out_everywhere():
@@ -315,20 +315,20 @@ def test_names_that_steer_a_terminal_are_spelled_out_everywhere():
     page = to_html(result, command=["vmtool", "inspect", name])
 
     assert "\nx" not in text  # a line break of the name
-    for each in (text, page, metrics_of(result.process, result.last, result.limits)):
+    for each in (text, page, process_metrics(result.process, result.last, result.limits)):
         assert "\\x1b" in each
         assert not {"\x1b", "\u202e"} & set(each)
 
 
 def test_the_table_has_a_row_for_each_sample():
-    rows = to_csv(RESULT).splitlines()
+    rows = samples_csv(RESULT).splitlines()
 
     assert len(rows) == 5
     assert rows[1].split(",")[1] == str(80 * GIB)
 
 
 def test_metrics_name_the_process_and_end_as_openmetrics_wants():
-    text = metrics_of(RESULT.process, RESULT.last, RESULT.limits)
+    text = process_metrics(RESULT.process, RESULT.last, RESULT.limits)
 
     assert text.endswith("# EOF\n")
     assert 'vmtool_process_areas{pid="4242",name="llama-server"} 61204' in text

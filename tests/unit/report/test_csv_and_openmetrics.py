@@ -1,16 +1,30 @@
-"""The CSV table: every sample counted, every reading kept, one number per row."""
+"""The cells of every CSV table, and the numbers of a stress result in it."""
 
 import csv
 import io
+from pathlib import Path
 
 from stored_runs import eventful, gaussian, method, run
 
-from vmtool.report.stress_export import COLUMNS, to_csv
+import vmtool
+from vmtool.report.csv_and_openmetrics import STRESS_COLUMNS, csv_table, stress_csv
+
+
+def test_no_text_is_a_formula_and_numbers_stay():
+    cells = ["=A1", "+1", "-cmd", "@x", "a=b", "", None, -1, -1.5]
+    (row,) = csv.reader(io.StringIO(csv_table((), [cells]).removeprefix("\n")))
+    assert row == ["'=A1", "'+1", "'-cmd", "'@x", "a=b", "", "", "-1", "-1.5"]
+
+
+def test_every_table_is_written_by_that_rule():
+    files = Path(vmtool.__file__).parent.rglob("*.py")
+    writers = [path.stem for path in files if "csv.writer" in path.read_text(encoding="utf-8")]
+    assert writers == ["csv_and_openmetrics"]
 
 
 def rows(result):
-    table = list(csv.DictReader(io.StringIO(to_csv(result))))
-    assert all(set(row) == set(COLUMNS) and row["value"] for row in table)
+    table = list(csv.DictReader(io.StringIO(stress_csv(result))))
+    assert all(set(row) == set(STRESS_COLUMNS) and row["value"] for row in table)
     return table
 
 
