@@ -17,7 +17,7 @@ from vmtool.machine.doctor.findings import Finding
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.check import to_html as check_page
 from vmtool.report.compare_page import to_html as compare_page
-from vmtool.report.fleet_page import to_html as fleet_page
+from vmtool.report.fleet import to_html as fleet_page
 from vmtool.report.kv_estimate_page import to_html as estimate_page
 from vmtool.report.matrix import to_html as matrix_page
 from vmtool.report.stress_page import to_html as stress_page

@@ -23,7 +23,7 @@ from vmtool.kv.sources import load
 from vmtool.memory.windows.wine import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report import kv_replay as report
-from vmtool.report import kv_replay_compare as compare_report
+from vmtool.report.kv_replay_page import compare_html
 from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
 from vmtool.units import format_size
 
@@ -302,19 +302,19 @@ def test_one_row_that_is_refused_takes_no_other_with_it():
 
 def test_an_interrupted_comparison_says_so():
     row = ComparedReplay({"policy": "paged"}, replayed(), "")
-    assert "interrupted" in compare_report.to_html(compared(row, complete=False), [])
-    assert "interrupted" not in compare_report.to_html(compared(row), [])
+    assert "interrupted" in compare_html(compared(row, complete=False), [])
+    assert "interrupted" not in compare_html(compared(row), [])
     nothing = compared(complete=False)
-    lines = printed(partial(compare_report.to_text, nothing))
+    lines = printed(partial(report.compare_text, nothing))
     assert lines == ["no combination was replayed: interrupted"]
-    compare_report.to_html(nothing, [])
+    compare_html(nothing, [])
 
 
 def test_a_comparison_that_lost_its_workers_says_so_and_not_that_it_was_interrupted():
     lost = ReplayComparison.of((), complete=False, problem="its worker died")
-    lines = printed(partial(compare_report.to_text, lost))
+    lines = printed(partial(report.compare_text, lost))
     assert lines == ["no combination was replayed: its worker died"]
-    page = compare_report.to_html(lost, [])
+    page = compare_html(lost, [])
     assert "its worker died: no combination" in page
     assert "interrupted" not in page
 
@@ -343,7 +343,7 @@ def test_the_report(golden):
         ComparedReplay({"policy": "per-tensor"}, result, ""),
         ComparedReplay({"policy": "straddle-loses"}, None, "a block is more than a granule"),
     ]
-    golden("kv-replay-compare", partial(compare_report.to_text, compared(*rows)))
+    golden("kv-replay-compare", partial(report.compare_text, compared(*rows)))
 
 
 def test_late_requests_are_a_notice_that_names_sort(vmtool, tmp_path):
@@ -406,7 +406,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width):
     assert f"{result.requests.decode_steps:,}" in words
     assert f"{result.operations.commits:,}" in words
     rows = compared(ComparedReplay({"policy": "per-tensor"}, result, ""))
-    assert max(map(len, printed(partial(compare_report.to_text, rows), width))) <= width
+    assert max(map(len, printed(partial(report.compare_text, rows), width))) <= width
 
 
 def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
@@ -417,7 +417,7 @@ def test_a_comparison_of_many_rows_keeps_its_columns_at_80():
         for policy, found in (("per-tensor", result), ("token-major", other), ("paged", result))
         for granule in ("64KiB", "2MiB")
     ]
-    lines = printed(partial(compare_report.to_text, compared(*rows)))
+    lines = printed(partial(report.compare_text, compared(*rows)))
     start = next(i for i, line in enumerate(lines) if line.startswith("The same in every row: "))
     assert f"finished {result.requests.finished:,}" in " ".join(lines[start:])
     table = lines[lines.index("", start) + 1 :]

@@ -291,8 +291,7 @@ def _gather(
 
 def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:
     from vmtool.report.csv_and_openmetrics import fleet_csv
-    from vmtool.report.fleet import to_markdown, to_text
-    from vmtool.report.fleet_page import to_html
+    from vmtool.report.fleet import to_html, to_markdown, to_text
 
     output.emit(
         result,

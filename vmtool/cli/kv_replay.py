@@ -377,11 +377,12 @@ class _Run:
 
     def _answer_comparison(self, result: ReplayComparison, backing: VirtualBacking | None) -> int:
         from vmtool.report.csv_and_openmetrics import replay_comparison_csv
-        from vmtool.report.kv_replay_compare import to_html, to_text
+        from vmtool.report.kv_replay import compare_text
+        from vmtool.report.kv_replay_page import compare_html
         from vmtool.units import count_of
 
-        self._output.emit(result, lambda console: to_text(result, console))
-        self._output.save(self._html, lambda: to_html(result, command_line()))
+        self._output.emit(result, lambda console: compare_text(result, console))
+        self._output.save(self._html, lambda: compare_html(result, command_line()))
         self._output.save(self._csv, lambda: replay_comparison_csv(result))
         if result.complete:
             return ExitCode.DONE

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
 
 #: How each outcome of a check looks.
-CHECK_STYLES: Final = {
+_CHECK_STYLES: Final = {
     CheckOutcome.PASSED: "green",
     CheckOutcome.FAILED: "bold red",
     CheckOutcome.NOT_DONE: "yellow",
@@ -95,7 +95,7 @@ def _parts(result: CompareResult) -> Iterator[RenderableType]:
     if result.checks:
         yield ""
     for check in result.checks:
-        yield paragraph(check_text(check), indent="  ", style=CHECK_STYLES[check.outcome])
+        yield paragraph(check_text(check), indent="  ", style=_CHECK_STYLES[check.outcome])
 
 
 def headline(result: CompareResult) -> str:

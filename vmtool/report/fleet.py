@@ -1,11 +1,15 @@
-"""The report of ``vmtool fleet``: text and Markdown."""
+"""The report of ``vmtool fleet`` as text, Markdown and page: the answer, machines that differ, the spread."""
 
 from __future__ import annotations
 
+import textwrap
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from vmtool.report.console import paragraph, show
+from vmtool.report.page import facts as fact_table
+from vmtool.report.page import figure, grid, join, report, section, tag
 from vmtool.report.table import table
 from vmtool.units import count_of, format_duration, format_size
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from vmtool.report.page import Markup
     from vmtool.results.fleet import (
         FleetBaseline,
         FleetResult,
@@ -24,9 +29,10 @@ if TYPE_CHECKING:
         Spread,
     )
 
+
 #: Outliers and problems that the text lists without ``--all``.
 _SHOWN: Final = 20
-MOST_VALUES: Final = 6
+_MOST_VALUES: Final = 6
 #: Kinds of problem that do not mean that a source gave no result.
 _NOT_MISSING: Final = frozenset({"checks", "ambiguous", "copy"})
 #: Why a group was not judged, by what its ``undecided`` says.
@@ -36,6 +42,18 @@ _UNDECIDED: Final = {
     "baseline": "the baseline has no machines like these",
     "no measures": "the results have no measures",
 }
+#: Of a picture of how machines are spread: bars, the units that one is wide, and how high all are.
+_BARS: Final = 24
+_WIDE: Final = 10
+_HIGH: Final = 60
+#: Outliers that the page names under a picture.
+_NAMED: Final = 12
+_HOW: Final = (
+    "Each chart shows how many machines have each value, the lowest on the left; an orange bar contains an outlier."
+    " Machines are compared with those that are alike, by the mean of their runs. A machine differs if such a large difference is improbable among the others (Tukey's biweight; Benjamini and Hochberg"
+    " over {tests} tests: at most {rate} of the outliers are expected to be due to chance) and the difference is at least {threshold}. Facts are"
+    " ranked by how well they separate machines; that is not proof of a cause."
+)
 
 
 def to_text(result: FleetResult, console: Console, *, everything: bool = False) -> None:
@@ -60,7 +78,7 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
             yield paragraph(f"Facts that differ in {group_name(group)}:")
             yield table(
                 ("fact", "values"),
-                fact_rows(group, most=None if everything else MOST_VALUES),
+                fact_rows(group, most=None if everything else _MOST_VALUES),
                 left=2,
             )
     if result.problems:
@@ -272,7 +290,7 @@ def value_text(measure: str, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def fact_rows(group: Group, *, most: int | None = MOST_VALUES) -> list[tuple[str, str]]:
+def fact_rows(group: Group, *, most: int | None = _MOST_VALUES) -> list[tuple[str, str]]:
     """Return the facts that differ in a group, each with at most *most* of its values."""
     rows = []
     for fact in group.facts:
@@ -318,3 +336,109 @@ def to_markdown(result: FleetResult) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_")
+
+
+def to_html(result: FleetResult, command: Sequence[str]) -> str:
+    """Return the page that *command* made."""
+    bad = result.outliers or result.failed or any(group.splits for group in result.groups)
+    decided = any(group.decided for group in result.groups)
+    made = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+    return report(
+        result,
+        "fleet",
+        answer_text(result),
+        *(_group_section(group) for group in result.groups),
+        *([_problems(result)] if result.problems else []),
+        command=command,
+        good=False if bad else True if decided else None,
+        title=[textwrap.shorten(answer_text(result), 80, placeholder="..."), made],
+        place=[made, count_of(result.machines, "machine")],
+        reading=[_HOW.format(**_how(result))],
+    )
+
+
+def _how(result: FleetResult) -> dict[str, str]:
+    return {
+        "tests": f"{result.tests:,}",
+        "rate": f"{100 * result.false_discovery_rate:.0f} %",
+        "threshold": f"{100 * result.threshold:.0f} %",
+    }
+
+
+def _group_section(group: Group) -> Markup:
+    named: dict[str, list[str]] = {}
+    for outlier in group.outliers:
+        named.setdefault(outlier.measure, []).append(outlier.host)
+    findings = list(finding_lines(group))
+    content = [tag("p", group_text(group))]
+    if findings:
+        content.append(tag("ul", *(tag("li", line) for line in findings)))
+    # What differs stands first.
+    spreads = sorted(group.spreads, key=lambda spread: spread.measure not in named)
+    content.append(grid([_figure(s, group.hosts, named.get(s.measure, [])) for s in spreads]))
+    if group.facts:
+        content.append(tag("h3", "Facts that differ"))
+        content.append(fact_table(fact_rows(group, most=2 * _MOST_VALUES)))
+    return section(group_name(group), *content)
+
+
+def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
+    values = [value for value in spread.values if value is not None]
+    if not values:
+        return join()
+    low, high, usual = (
+        value_text(spread.measure, value) for value in (min(values), max(values), spread.usual)
+    )
+    words = f"{low} to {high}, usually {usual}" if low != high else f"{low} everywhere"
+    if spread.tested and spread.logarithmic:
+        words += f", varying by {100 * spread.scale:.1f} % between machines"
+    elif spread.single and not spread.tested:
+        words += "; one value per machine: not decided"
+    lines = [tag("div", words, class_="soft")]
+    if named:
+        lines.append(
+            tag("div", tag("strong", "Outliers: ", class_="bad"), named_hosts(named, _NAMED))
+        )
+    return figure(spread.measure, join(histogram(spread, hosts, named), *lines))
+
+
+def histogram(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
+    """Return how many machines have which values; bars with an outlier look different."""
+    known = {host: v for host, v in zip(hosts, spread.values, strict=True) if v is not None}
+    low, high = min(known.values()), max(known.values())
+    bars: list[list[str]] = [[] for _ in range(_BARS)]
+    for host, value in known.items():
+        at = int((value - low) / (high - low) * _BARS) if high > low else _BARS // 2
+        bars[min(at, _BARS - 1)].append(host)
+    most = max(map(len, bars))
+    step = (high - low) / _BARS
+    drawn = []
+    for at, here in enumerate(bars):
+        if here:
+            ends = [value_text(spread.measure, low + step * (at + more)) for more in (0, 1)]
+            height = max(_HIGH * len(here) / most, 1.5)
+            words = f"{count_of(len(here), 'machine')}, {' to '.join(ends)}: {named_hosts(here)}"
+            style = "first" if set(here).isdisjoint(named) else "second"
+            drawn.append(
+                tag(
+                    "rect",
+                    tag("title", words),
+                    x=_WIDE * at,
+                    y=_HIGH - height,
+                    width=_WIDE - 1,
+                    height=height,
+                    class_=style,
+                )
+            )
+    line = tag("line", x1=0, x2=_WIDE * _BARS, y1=_HIGH, y2=_HIGH, class_="axis")
+    size = f"0 0 {_WIDE * _BARS} {_HIGH + 1}"
+    label = f"machines by {spread.measure}"
+    return tag("svg", *drawn, line, viewBox=size, role="img", aria_label=label)
+
+
+def _problems(result: FleetResult) -> Markup:
+    lines = (
+        tag("li", tag("strong", problem.source), f": {problem.problem}")
+        for problem in result.problems
+    )
+    return section("Problems", tag("ul", *lines))

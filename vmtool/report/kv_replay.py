@@ -1,4 +1,4 @@
-"""The report of ``vmtool kv-replay`` about one replay, as text."""
+"""The report of ``vmtool kv-replay`` about one replay, or with ``--compare`` about several, as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.json_documents import plain
 from vmtool.report.console import paragraph, show
 from vmtool.report.machine import conditions_line, device_words
-from vmtool.report.table import pairs, table
+from vmtool.report.table import comparison, pairs, table
 from vmtool.report.text_chart import BUDGET, LIVE, REFUSED, ROUNDING, budget_in_reach, plot_lines
 from vmtool.units import count_of, format_duration, format_size
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
     from vmtool.histograms import Summary
     from vmtool.results.kv_replay import (
+        ComparedReplay,
         PrefixCache,
         RealRun,
         ReplayAccident,
+        ReplayComparison,
         ReplayResult,
         ReplaySettings,
     )
+
 
 #: The rule of the simulated clock, to be read with every time that comes from it.
 _RULE: Final = "each sequence decodes at its own fixed rate, however many there are"
@@ -304,3 +307,104 @@ def _timing(summary: Summary, total_ns: int) -> Sequence[str]:
     values = (summary.median_ns, summary.p90_ns, summary.p99_ns, summary.p999_ns, summary.max_ns)
     texts = ["" if ns is None else format_duration(ns) for ns in values]
     return [f"{summary.samples:,}", *texts, format_duration(total_ns)]
+
+
+# ---- a comparison ---------------------------------------------------------------------------
+
+
+def compare_text(result: ReplayComparison, console: Console) -> None:
+    """Print the comparison; the best rows are marked."""
+    show(console, _compare_parts(result))
+
+
+def _compare_parts(result: ReplayComparison) -> Iterator[RenderableType]:
+    rows, best = result.rows, result.best
+    if not rows:
+        why = result.problem or "interrupted"
+        yield paragraph(f"no combination was replayed: {why}")
+        return
+    yield paragraph(compare_answer(result), style="bold")
+    first = next((row.result for row in rows if row.result is not None), None)
+    if first is not None:
+        trace = first.trace
+        yield paragraph(
+            f"{count_of(trace.requests, 'request')} of {trace.name} ({trace.format}),"
+            f" {first.settings.model}, {format_size(first.settings.budget_bytes)} of KV memory",
+        )
+        yield ""
+    axes, measured = list(rows[0].labels), compare_headings(rows)
+    cells = [
+        [*row.labels.values(), *compare_cells(row, measured), "best" if index in best else ""]
+        for index, row in enumerate(rows)
+        if row.result is not None
+    ]
+    if cells:
+        yield from comparison([*axes, *measured, ""], cells, names=len(axes))
+    for row in rows:
+        if row.impossible:
+            text = f"not possible: {', '.join(row.labels.values())}: {row.impossible}"
+            yield paragraph(text, indent="  ")
+
+
+def compare_answer(result: ReplayComparison) -> str:
+    """Return the best combinations; best is most requests finished, then least waste."""
+    if not result.best:
+        return "no combination is possible"
+    names = [", ".join(f"{k} {v}" for k, v in result.rows[at].labels.items()) for at in result.best]
+    text = f"best of {len(result.rows)}: {names[0]}"
+    if len(names) > 1:
+        text += f" and {len(names) - 1} more"
+    return f"{text} (most requests finished, then least waste)"
+
+
+def compare_headings(rows: Sequence[ComparedReplay]) -> list[str]:
+    """Return the names of :func:`compare_cells`."""
+    names = [
+        *("finished", "peak committed", "mean committed", "waste", "fragmentation"),
+        *("sequences", "waiting p99", "preemptions", "commits/s"),
+    ]
+    if _any_found(rows):
+        names.append("budget without refusals")
+    return [*names, "step p99", "steps that waited"] if _any_real(rows) else names
+
+
+def compare_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
+    """Return the figures of one row under the headings *names*."""
+    result = row.result
+    if result is None:
+        return ["not possible", *[""] * (len(names) - 1)]
+    usage = result.usage
+    wait = result.waiting.p99_ns
+    cells = [
+        f"{result.requests.finished:,}",
+        format_size(usage.charged.peak_bytes),
+        format_size(usage.charged.mean_bytes),
+        percent(usage.waste),
+        percent(usage.fragmentation),
+        f"{result.peak_sequences:,}",
+        "" if wait is None else format_duration(wait),
+        f"{result.requests.preemptions:,}",
+        f"{result.operations.commits_per_s:,.1f}",
+    ]
+    if "budget without refusals" in names:
+        enough = result.enough_budget_bytes
+        cells.append("" if enough is None else format_size(enough))
+    real = result.real
+    if real is None:
+        return cells
+    steps = [timing.summary.p99_ns for timing in real.timings if timing.operation == "step"]
+    return [
+        *cells,
+        format_duration(steps[0]) if steps and steps[0] is not None else "",
+        f"{real.stalled_steps:,}",
+    ]
+
+
+def _any_found(rows: Sequence[ComparedReplay]) -> bool:
+    """Return whether a budget is known that is more than the peak of the replay."""
+    found = (row.result for row in rows if row.result is not None)
+    return any((r.enough_budget_bytes or 0) > r.usage.committed.peak_bytes for r in found)
+
+
+def _any_real(rows: Sequence[ComparedReplay]) -> bool:
+    return any(row.result is not None and row.result.real is not None for row in rows)

@@ -1,4 +1,4 @@
-"""The page of ``vmtool kv-replay``: charts of a replay over time."""
+"""The pages of ``vmtool kv-replay``: of one replay with charts over time, and of a comparison."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Final
 from vmtool.json_documents import plain
 from vmtool.report.kv_replay import (
     answer_text,
+    compare_answer,
+    compare_cells,
+    compare_headings,
     facts,
     levels,
     real_text,
@@ -36,6 +39,17 @@ if TYPE_CHECKING:
     )
 
 
+_READING: Final = """\
+Live bytes hold tokens. Committed bytes have memory behind them, in whole granules; the difference is what the
+packing and the granule waste. Reserved bytes are addresses and take no memory.
+
+A point of a chart is the maximum over its stretch of time; the band goes from the minimum to the maximum. The
+time is that of the trace, not of the machine.
+"""
+#: Why a result is not complete, if nothing else is the reason.
+INTERRUPTED: Final = "interrupted (everything was released)"
+
+
 def to_html(result: ReplayResult, command: Sequence[str]) -> str:
     """Return the page of one replay that *command* made."""
     return replay_page(
@@ -61,17 +75,6 @@ def to_html(result: ReplayResult, command: Sequence[str]) -> str:
         about=result.settings.model,
         incomplete=INTERRUPTED if result.accident is None else "ended early",
     )
-
-
-_READING: Final = """\
-Live bytes hold tokens. Committed bytes have memory behind them, in whole granules; the difference is what the
-packing and the granule waste. Reserved bytes are addresses and take no memory.
-
-A point of a chart is the maximum over its stretch of time; the band goes from the minimum to the maximum. The
-time is that of the trace, not of the machine.
-"""
-#: Why a result is not complete, if nothing else is the reason.
-INTERRUPTED: Final = "interrupted (everything was released)"
 
 
 def replay_page(
@@ -108,6 +111,44 @@ def replay_page(
         title=[about, made],
         place=place,
         reading=_READING.split("\n\n"),
+    )
+
+
+def compare_html(result: ReplayComparison, command: Sequence[str]) -> str:
+    """Return the page of a comparison that *command* made."""
+    rows, best = result.rows, result.best
+    axes = list(rows[0].labels) if rows else []
+    names = compare_headings(rows)
+    cells = [
+        [
+            join(", ".join(row.labels.values()), " (best)" if index in best else ""),
+            *compare_cells(row, names),
+        ]
+        for index, row in enumerate(rows)
+    ]
+    charts = [
+        figure(", ".join(row.labels.values()), timeline(row.result))
+        for row in rows
+        if row.result is not None
+    ]
+    problems = [
+        tag("p", f"{', '.join(row.labels.values())}: {row.impossible}")
+        for row in rows
+        if row.impossible
+    ]
+    return replay_page(
+        result,
+        compare_answer(result),
+        section(
+            "Comparison",
+            page_table([", ".join(axes), *names], cells),
+            *problems,
+        ),
+        section("Live and committed over simulated time", chart_key(), grid(charts)),
+        command=command,
+        real=None,
+        incomplete=result.problem or INTERRUPTED,
+        about=f"{len(rows)} combinations of {', '.join(axes)}" if axes else "",
     )
 
 
