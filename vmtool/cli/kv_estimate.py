@@ -346,7 +346,7 @@ def _save_page(path: str | None, result: PageResult, output: Output) -> None:
 def _engine(request: EstimateRequest, output: Output) -> None:
     from vmtool.cli.kv_budget_and_weights import refuse_large_weights
     from vmtool.cli.kv_engine_answer import engine_result
-    from vmtool.report.kv_engines import to_text
+    from vmtool.report.kv_estimate_engines import to_text
 
     question = request.question()
     refuse_large_weights(question)

@@ -1,4 +1,4 @@
-"""The report of ``vmtool guards``."""
+"""The report of ``vmtool guards``: how each write ended to memory that is committed, released or neither."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.kv.estimate_compare_result import EstimateComparison, EstimateSweep
 from vmtool.kv.estimate_result import EstimateResult
-from vmtool.report.kv_engines import engine_paragraphs
 from vmtool.report.kv_estimate import (
     capacity_text,
     explained,
@@ -19,6 +18,7 @@ from vmtool.report.kv_estimate import (
     waste_text,
 )
 from vmtool.report.kv_estimate_compare import compare_title, measured, sweep_title
+from vmtool.report.kv_estimate_engines import engine_paragraphs
 from vmtool.report.page import (
     Markup,
     details,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.estimate_compare_result import ComparisonRow
     from vmtool.kv.estimate_result import PolicyResult
-    from vmtool.report.kv_engines import EngineResult
+    from vmtool.report.kv_estimate_engines import EngineResult
 
     PageResult = EstimateResult | EstimateComparison | EstimateSweep | EngineResult
 

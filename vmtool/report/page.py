@@ -1,4 +1,4 @@
-"""HTML and SVG elements that escape what is put into them."""
+"""The frame of every HTML page, and its parts: sections, tables, checks, figures. All escape what they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of ``vmtool reserve``."""
+"""The report of ``vmtool reserve``: the reservation, and the counters before and after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of ``vmtool granularity``: what each backing can map, and in what unit."""
+"""The result of ``vmtool granularity``: what each backing can map, in what unit, and share with others."""
 
 from __future__ import annotations
 
