@@ -24,7 +24,7 @@ from fakecuda import build, control
 
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.memory.cuda.call_wrappers import CallTimes
+from vmtool.memory.cuda.context import CallTimes
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.governor import Governor, Tier
 from vmtool.stress.worker.device_contents import DeviceContents

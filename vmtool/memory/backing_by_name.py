@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
-    from vmtool.memory.cuda.call_wrappers import CallTimes
+    from vmtool.memory.cuda.context import CallTimes
     from vmtool.memory.cuda.devices import DeviceInfo
     from vmtool.memory.governor import Governor
     from vmtool.memory.injected_faults import FaultyCalls

@@ -1,7 +1,7 @@
 """The errors of memory: a misused reservation, a failed call with its cause and remedy, and undoing.
 
 Every failed call becomes an error here. The causes are each platform's: ``posix.diagnosis``,
-``windows.diagnosis`` and ``cuda.diagnosis``.
+``windows.diagnosis`` and ``cuda.errors``.
 """
 
 from __future__ import annotations

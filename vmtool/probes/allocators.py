@@ -16,7 +16,7 @@ from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.device_measurements import is_fresh_zero
 from vmtool.machine.device_reader import read_device_facts
 from vmtool.memory.backing_by_name import open_device
-from vmtool.memory.cuda.call_wrappers import CallTimes
+from vmtool.memory.cuda.context import CallTimes
 from vmtool.memory.cuda.errors import CudaError, DeviceLostError
 from vmtool.memory.errors import Unwinding
 from vmtool.results.allocators import AllocationTiming, ChunkCost, DeviceAllocators, GrowthTiming

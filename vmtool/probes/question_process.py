@@ -322,11 +322,10 @@ def _lock(backing: VirtualBacking, kind: str, number: int) -> Answer:
 
 def _pin(ordinal: int, address: int, size: int) -> Answer:
     from vmtool.memory.cuda.context import DeviceContext
-    from vmtool.memory.cuda.pinning import pinned
 
     context = DeviceContext(ordinal)
     began = perf_counter_ns()
-    with pinned(context, address, size):
+    with context.pinned(address, size):
         elapsed_ns = perf_counter_ns() - began
     cause = None
     if context.info.attributes.get("coherent"):  # so cuMemHostRegister is documented

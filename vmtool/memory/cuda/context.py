@@ -1,22 +1,69 @@
-"""One device's context: retained while anything needs it, current only during a call."""
+"""One device's context, current only during a call; its calls may be timed, or made to fail.
+
+It is retained while anything needs it.
+"""
 
 from __future__ import annotations
 
 import weakref
+from array import array
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.memory.cuda import call_wrappers, diagnosis, driver
+from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
-from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
+from vmtool.memory.cuda.errors import (
+    CudaError,
+    CudaOutOfMemoryError,
+    Situation,
+    address_limit_bytes,
+    diagnose_device,
+    diagnose_pinning,
+    limits_below_free,
+)
+from vmtool.memory.injected_faults import apply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from vmtool.memory.injected_faults import FaultyCalls
 
+    #: ``call(name, *arguments)`` as :meth:`vmtool.memory.cuda.driver.Driver.call` has it.
+    Caller = Callable[..., Any]
+
 #: Driver models under which free memory is a budget, and no count.
 _BUDGETED: Final = ("wddm", "wsl")
+#: The calls that change or wait for memory, in the order of a cycle; each is timed apart.
+TIMED: Final = (
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemsetD8",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemAddressFree",
+)
+#: Calls with an output, without which nothing can go on: they are made even where one is skipped.
+_WITH_OUTPUT: Final = (
+    "cuCtxPopCurrent",
+    "cuDevicePrimaryCtxRetain",
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemGetAccess",
+    "cuMemGetInfo",
+    "cuStreamCreate",
+    "cuStreamQuery",
+)
+#: Every call that goes through a context, and so can be made to fail.
+INJECTABLE: Final = tuple(
+    sorted(
+        {*TIMED, *_WITH_OUTPUT, "cuCtxPushCurrent", "cuMemcpyDtoH", "cuMemcpyHtoD", "cuMemsetD32"}
+    )
+)
 
 
 class DeviceContext:
@@ -43,17 +90,17 @@ class DeviceContext:
         self,
         ordinal: int,
         *,
-        times: call_wrappers.CallTimes | None = None,
+        times: CallTimes | None = None,
         faults: FaultyCalls | None = None,
     ) -> None:
         self.driver = driver.load()
         self.info: DeviceInfo = device(ordinal)
         require_vmm(self.info)
-        self.call: call_wrappers.Caller = self.driver.call
+        self.call: Caller = self.driver.call
         if times is not None:
             self.call = times.wrap(self.call)
         if faults is not None:
-            self.call = call_wrappers.inject(self.call, self.driver, faults)
+            self.call = inject(self.call, self.driver, faults)
         self._handle: int = self.call("cuDevicePrimaryCtxRetain", ordinal)
         # Finalizers run at exit in the reverse order of their making: after the reservations'.
         self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)
@@ -86,6 +133,27 @@ class DeviceContext:
         with self.current():
             self.call("cuCtxSynchronize")
 
+    @contextmanager
+    def pinned(self, address: int, nbytes: int) -> Iterator[None]:
+        """Fault ``address..address + nbytes`` of this process in and keep it page-locked meanwhile.
+
+        NVIDIA's kernel module pins the pages itself and does not look at RLIMIT_MEMLOCK
+        (docs/platform-facts.md#cuda-pinned); Windows and WSL have a limit of their own.
+
+        Raises:
+            CudaOutOfMemoryError: If it is too much; ``cause`` says what limits it, as far as is known.
+            CudaError: If the driver refuses for another reason.
+        """
+        with self.current():
+            try:
+                self.call("cuMemHostRegister", address, nbytes, 0)
+            except CudaOutOfMemoryError as error:
+                raise error.copy(diagnose_pinning(self.info.driver_model)) from error
+            try:
+                yield
+            finally:
+                self.call("cuMemHostUnregister", address)
+
     def free_and_total_bytes(self) -> tuple[int, int]:
         """Return how much memory of the device is free, and how much it has."""
         with self.current():
@@ -109,17 +177,17 @@ class DeviceContext:
         except CudaError:
             free = None
         attributes = self.info.attributes
-        found = diagnosis.diagnose_device(
-            diagnosis.Situation(
+        found = diagnose_device(
+            Situation(
                 call=error.call,
                 nbytes=nbytes,
                 free_bytes=free,
                 mappings=mappings,
                 driver_model=self.info.driver_model,
-                limits=diagnosis.limits_below_free(
+                limits=limits_below_free(
                     mps=bool(attributes.get("mps")), integrated=bool(self.info.integrated)
                 ),
-                address_limit_bytes=diagnosis.address_limit_bytes(),
+                address_limit_bytes=address_limit_bytes(),
             )
         )
         return error.copy(found)
@@ -142,3 +210,60 @@ def _release(loaded: driver.Driver, ordinal: int) -> None:
             loaded.call("cuDevicePrimaryCtxRelease", ordinal)
         except CudaError:
             return  # the process ends, or the driver has shut down before us
+
+
+class CallTimes:
+    """Nanoseconds of each timed call, in the order they were made. Safe to use from threads.
+
+    Args:
+        beat: One word that is counted up with each call, for whoever watches from outside.
+    """
+
+    def __init__(self, beat: memoryview | None = None) -> None:
+        self._beat = memoryview(array("Q", (0,))) if beat is None else beat
+        self._samples: dict[str, array[int]] = {name: array("Q") for name in TIMED}
+
+    def wrap(self, call: Caller) -> Caller:
+        """Return *call* with a clock around it; a call that fails is not recorded."""
+        samples, beat = self._samples, self._beat
+
+        def timed(name: str, *arguments: Any) -> Any:
+            kept = samples.get(name)
+            if kept is None:
+                return call(name, *arguments)
+            began = perf_counter_ns()
+            result = call(name, *arguments)
+            kept.append(perf_counter_ns() - began)
+            beat[0] += 1  # threads may lose a count: that it changes is all that matters
+            return result
+
+        return timed
+
+    def take(self) -> Mapping[str, array[int]]:
+        """Return what was recorded since the last time, while no thread makes a call."""
+        taken = {name: kept[:] for name, kept in self._samples.items() if kept}
+        for name in taken:
+            del self._samples[name][:]
+        return taken
+
+
+def inject(call: Caller, driver: driver.Driver, faults: FaultyCalls) -> Caller:
+    """Return *call* with the calls that *faults* name failing as if the driver had answered so.
+
+    Raises:
+        UsageError: If a fault names a call that is not made on a device.
+    """
+    faults.check(INJECTABLE)
+
+    def faulty(name: str, *arguments: Any) -> Any:
+        fault = faults.next_fault(name)
+        if fault is None:
+            return call(name, *arguments)
+        apply(fault)
+        if fault.effect.startswith("SIG") or (fault.effect == "SKIP" and name in _WITH_OUTPUT):
+            return call(name, *arguments)
+        if fault.effect == "SKIP":
+            return None
+        raise driver.error_of(name, arguments, fault.effect)
+
+    return faulty

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from vmtool.errors import UnavailableError
-from vmtool.memory.cuda import absence, driver
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda import driver
+from vmtool.memory.cuda.errors import CudaError, in_wsl, no_vmm
 from vmtool.units import MIB
 
 #: What the use of a device may move by without us: its driver keeps tables of its own, and counts
@@ -215,7 +215,7 @@ def require_vmm(info: DeviceInfo) -> None:
         UnavailableError: If it has no virtual memory management.
     """
     if not info.attributes["vmm"]:
-        raise absence.no_vmm(f"cuda:{info.ordinal} ({info.name})", info.driver_model)
+        raise no_vmm(f"cuda:{info.ordinal} ({info.name})", info.driver_model)
 
 
 def driver_model(tcc: int | None) -> str | None:
@@ -225,4 +225,4 @@ def driver_model(tcc: int | None) -> str | None:
     """
     if sys.platform == "win32":
         return None if tcc is None else "tcc" if tcc else "wddm"
-    return "wsl" if absence.in_wsl() else None
+    return "wsl" if in_wsl() else None

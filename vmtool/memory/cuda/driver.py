@@ -10,7 +10,6 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.memory.counters import read_process_limits
-from vmtool.memory.cuda import absence, diagnosis
 from vmtool.memory.cuda.errors import (
     DEVICE_UNAVAILABLE,
     INVALID_VALUE,
@@ -20,6 +19,13 @@ from vmtool.memory.cuda.errors import (
     CudaError,
     DeviceLostError,
     error_class,
+    explain_code,
+    explain_loss,
+    init_failed,
+    no_bindings,
+    no_driver,
+    no_function,
+    too_old,
 )
 
 if TYPE_CHECKING:
@@ -248,18 +254,18 @@ class Driver:
         try:
             result = self._binding.cuInit(0)
         except RuntimeError as exc:
-            raise absence.no_driver(exc) from exc
+            raise no_driver(exc) from exc
         except ValueError as exc:
             code = _unknown_code(exc)
-            raise absence.init_failed("unknown CUresult", code, str(exc)) from exc
+            raise init_failed("unknown CUresult", code, str(exc)) from exc
         if result[0]:
-            raise absence.init_failed(*self._describe(int(result[0])))
+            raise init_failed(*self._describe(int(result[0])))
         self.version = self.call("cuDriverGetVersion")
         if self.version < _OLDEST_DRIVER:
-            raise absence.too_old(self.version, self.bindings_version)
+            raise too_old(self.version, self.bindings_version)
         for name in FUNCTIONS:
             if not self.offers(name):
-                raise absence.no_function(name, self.version, self.bindings_version)
+                raise no_function(name, self.version, self.bindings_version)
             self._bind(name)
         self._absent = frozenset(name for name in OPTIONAL_FUNCTIONS if not self.offers(name))
 
@@ -271,7 +277,7 @@ class Driver:
         """
         for name in names:
             if name in self._absent:
-                raise absence.no_function(name, self.version, self.bindings_version)
+                raise no_function(name, self.version, self.bindings_version)
 
     def has(self, *names: str) -> bool:
         """Return whether the driver has all of the ``OPTIONAL_FUNCTIONS`` *names*."""
@@ -296,7 +302,7 @@ class Driver:
             raise lost.copy()
         function: Callable[..., tuple[Any, ...]] | None = getattr(self._binding, name, None)
         if function is None or name in self._absent:
-            raise absence.no_function(name, self.version, self.bindings_version)
+            raise no_function(name, self.version, self.bindings_version)
         if self._suspect is not None:
             return function if name in _ON_THE_HOST else self._clearing_suspicion(function)
         self._functions[name] = function
@@ -355,7 +361,7 @@ class Driver:
         self, name: str, arguments: tuple[Any, ...], code: int, *, lost: bool
     ) -> tuple[str | None, str | None]:
         if lost:
-            return diagnosis.explain_loss(code)
+            return explain_loss(code)
         if code == NOT_INITIALIZED and os.getpid() != self._process:
             return (
                 "CUDA was initialised before this process was forked",
@@ -366,7 +372,7 @@ class Driver:
             number = self._binding.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
             failed, value = self._binding.cuDeviceGetAttribute(number, arguments[0])
             mode = None if failed else value
-        return diagnosis.explain_code(name, code, mode)
+        return explain_code(name, code, mode)
 
     def _refused(
         self, name: str, arguments: tuple[Any, ...], exc: Exception
@@ -376,7 +382,7 @@ class Driver:
             symbol = "a code unknown to these bindings"
             return CudaError(name, _render(arguments), code=_unknown_code(exc), symbol=symbol)
         if isinstance(exc, RuntimeError) and "not found" in str(exc):
-            return absence.no_function(name, self.version, self.bindings_version)
+            return no_function(name, self.version, self.bindings_version)
         return exc
 
 
@@ -416,14 +422,14 @@ def load() -> Driver:
     limit, used = process.address_space_limit_bytes, process.address_space_bytes
     if limit is not None and used is not None and limit - used < _BINDINGS_BYTES:
         words = f"{(limit - used) >> 20} MiB of address space is left"
-        raise absence.no_bindings(MemoryError(words))
+        raise no_bindings(MemoryError(words))
     if (missing := missing_library()) is not None:
-        raise absence.no_driver(missing)
+        raise no_driver(missing)
     try:
         from cuda.bindings import __version__, driver
     # RuntimeError: the bindings look for libdl.so.2 while they are imported.
     except (ImportError, RuntimeError, MemoryError) as exc:
-        raise absence.no_bindings(exc) from exc
+        raise no_bindings(exc) from exc
     loaded = Driver(driver, __version__)
     loaded.initialise()
     return loaded
@@ -458,7 +464,7 @@ def result_name(effect: str) -> str | None:
     try:
         from cuda.bindings.driver import CUresult
     except ImportError as exc:
-        raise absence.no_bindings(exc) from exc
+        raise no_bindings(exc) from exc
     for result in CUresult:
         if int(result) and effect in {result.name, str(int(result))}:
             return str(result.name)

@@ -11,8 +11,7 @@ from vmtool.histograms import Histogram, summarize
 from vmtool.machine.device_measurements import access_costs, is_fresh_zero
 from vmtool.memory.backing_by_name import device_ordinal, open_device
 from vmtool.memory.cuda.backing import CudaBacking
-from vmtool.memory.cuda.call_wrappers import TIMED, CallTimes
-from vmtool.memory.cuda.context import DeviceContext
+from vmtool.memory.cuda.context import TIMED, CallTimes, DeviceContext
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.errors import OutOfMemoryError

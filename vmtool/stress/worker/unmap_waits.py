@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.memory.backing_by_name import open_device
-from vmtool.memory.cuda.call_wrappers import CallTimes
+from vmtool.memory.cuda.context import CallTimes
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
 from vmtool.memory.cuda.errors import NOT_READY, CudaError
 from vmtool.memory.errors import Unwinding

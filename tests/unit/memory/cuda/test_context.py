@@ -1,12 +1,15 @@
-"""The wrappers of driver calls: timing, and injected faults."""
+"""The calls of a device's context: timed, or made to fail; and memory of the host that it pins."""
 
 from __future__ import annotations
+
+import ctypes
+import mmap
 
 import pytest
 
 from vmtool.errors import UsageError
 from vmtool.memory.backing_by_name import open_device
-from vmtool.memory.cuda.call_wrappers import INJECTABLE, TIMED, CallTimes
+from vmtool.memory.cuda.context import INJECTABLE, TIMED, CallTimes, DeviceContext
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
@@ -137,3 +140,14 @@ def test_an_unknown_result_is_refused():
 
 def test_what_is_timed_can_also_fail():
     assert set(TIMED) <= set(INJECTABLE)
+
+
+def test_what_was_pinned_is_given_back_when_its_use_fails(fakecuda):
+    context = DeviceContext(0)
+    with mmap.mmap(-1, mmap.PAGESIZE) as page:
+        held = ctypes.c_char.from_buffer(page)
+        with pytest.raises(KeyError), context.pinned(ctypes.addressof(held), mmap.PAGESIZE):
+            assert fakecuda.report()["live"]["pinned"] == 1
+            raise KeyError
+        del held
+    context.close()
