@@ -11,9 +11,9 @@ from stored_runs import described
 from vmtool.check import run_check
 from vmtool.machine import read_facts
 from vmtool.memory.cuda.errors import DeviceLostError
-from vmtool.report.advice_sentences import method_option_words
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.check_sentences import summarize
+from vmtool.report.recommendation_and_advice import method_option_words
 from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.stress.room import measure_room
 from vmtool.units import MIB

@@ -202,7 +202,7 @@ def _write_files(output: Output, control: StressControl, result: StressResult) -
 
 
 def _show_warnings(output: Output, result: StressResult) -> None:
-    from vmtool.report.advice_sentences import advice_text
+    from vmtool.report.recommendation_and_advice import advice_text
 
     shown: dict[str, list[str]] = {}
     for advice in result.warnings:

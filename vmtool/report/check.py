@@ -9,16 +9,16 @@ from rich.text import Text
 from vmtool.errors import printable
 from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.memory_limit_words import BOUND_WORDS
-from vmtool.report.advice_sentences import (
+from vmtool.report.check_sentences import describe, summarize
+from vmtool.report.console import paragraph
+from vmtool.report.machine import device_words, moment, page_place
+from vmtool.report.page import facts, join, report, section, tag
+from vmtool.report.recommendation_and_advice import (
     huge_text,
     method_option_words,
     recommendation_rows,
     recommendation_text,
 )
-from vmtool.report.check_sentences import describe, summarize
-from vmtool.report.console import paragraph
-from vmtool.report.machine import device_words, moment, page_place
-from vmtool.report.page import facts, join, report, section, tag
 from vmtool.report.table import backing_label, pairs
 from vmtool.results.check_outcomes import CheckOutcome
 from vmtool.units import format_duration, format_size

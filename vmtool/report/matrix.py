@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from vmtool.report.advice_sentences import method_option_words, reason_rows
 from vmtool.report.console import paragraph
 from vmtool.report.machine import device_words, moment, page_machine_rows, page_place
 from vmtool.report.page import details, facts, report, section, tag
 from vmtool.report.page import table as html_table
+from vmtool.report.recommendation_and_advice import method_option_words, reason_rows
 from vmtool.report.table import duration_or_dash, table
 from vmtool.units import format_duration, format_size
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 
-from vmtool.report.advice_sentences import (
+from vmtool.report.check_sentences import describe, hint, shown_word, summarize
+from vmtool.report.console import paragraph, show
+from vmtool.report.machine import conditions_line, device_words
+from vmtool.report.recommendation_and_advice import (
     advice_text,
     huge_text,
     recommendation_rows,
     recommendation_text,
 )
-from vmtool.report.check_sentences import describe, hint, shown_word, summarize
-from vmtool.report.console import paragraph, show
-from vmtool.report.machine import conditions_line, device_words
 from vmtool.report.table import backing_label, duration_or_dash, table
 from vmtool.report.text_chart import histogram_rows
 from vmtool.results.check_outcomes import CheckOutcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
-from vmtool.report.advice_sentences import advice_text
 from vmtool.report.check_sentences import describe, hint, leak_amount
 from vmtool.report.machine import fact_name, fact_text, moment, page_machine_rows, page_place
 from vmtool.report.page import (
@@ -22,6 +21,7 @@ from vmtool.report.page import (
     table,
     tag,
 )
+from vmtool.report.recommendation_and_advice import advice_text
 from vmtool.report.stress import (
     CALL_HEADINGS,
     DEVICE_HEADINGS,

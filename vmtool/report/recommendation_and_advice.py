@@ -1,4 +1,4 @@
-"""Advice in sentences: which method to use, why, and what the others lack; what to do about a warning."""
+"""Which method is recommended, why, and what the others lack; what to do about a warning of stress: in sentences."""
 
 from __future__ import annotations
 
