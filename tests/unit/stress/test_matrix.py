@@ -17,7 +17,7 @@ from vmtool.results.stress import MethodReason, StressSettings
 from vmtool.stress import matrix
 from vmtool.stress.matrix import best_granule, choose_granules, fastest
 from vmtool.stress.room import Room
-from vmtool.stress.worker.phase_samples import MAX_ROUNDS
+from vmtool.stress.worker.timed_operations import MAX_ROUNDS
 from vmtool.units import GIB, MIB
 
 CELL = MatrixCell("tail", 4096, "fixed", 9, 100, None, None, None, None, (), None, 90, 110)

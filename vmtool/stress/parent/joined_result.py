@@ -26,7 +26,7 @@ from vmtool.results.stress import (
 from vmtool.stress.advice import recommend, warn
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes
 from vmtool.stress.plan import device_peers, live_limit
-from vmtool.stress.worker.phase_samples import join_calls, join_phases
+from vmtool.stress.worker.timed_operations import join_calls, join_phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,23 +1,75 @@
-"""Checkpoints: moments at which a worker compares its own books with the kernel's counters; its parent keeps them."""
+"""Checkpoints: moments at which a worker compares its own books with what the kernel or driver counts.
+
+Its parent keeps them.
+"""
 
 from __future__ import annotations
 
 import threading
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.results.stress import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from vmtool.memory.reservation import Reservation
+    from vmtool.memory.span_map import SpanMap
+    from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import CounterReading
-    from vmtool.stress.worker.target import CheckedBuffer, CounterObserver
 
 #: A checkpoint is due when this one and those before it are 1/60 of the time so far, or 1.7 %.
 SPACING: Final = 60
 #: What the first one is expected to take: reading some hundred areas.
 FIRST_NS: Final = 2 * 10**6
+#: When there are more checkpoints of one worker, every other one is dropped.
+MOST_CHECKPOINTS: Final = 256
+
+
+class CheckedBuffer:
+    """One buffer as the checkpoints see it.
+
+    Attributes:
+        reservation: Its range, and what is committed in it.
+        ever_committed: Every span that was ever committed in it.
+        method: How.
+    """
+
+    __slots__ = ("ever_committed", "method", "reservation")
+
+    def __init__(self, reservation: Reservation, ever_committed: SpanMap, method: str) -> None:
+        self.reservation = reservation
+        self.ever_committed = ever_committed
+        self.method = method
+
+
+class CounterObserver(Protocol):
+    """Asks the kernel or driver what the buffers hold."""
+
+    @property
+    def counters(self) -> Sequence[str]:
+        """What it counts, in the order of its readings."""
+
+    @property
+    def doubts(self) -> Mapping[str, Mapping[str, Value]]:
+        """By counter, why a difference of it may not be this process's: the values of its check."""
+
+    def compare_counters(
+        self, chosen: Sequence[CheckedBuffer], *, settled: bool
+    ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
+        """Compare what vmtool expects of *chosen* with what is counted.
+
+        Args:
+            chosen: The buffers that nobody changes meanwhile.
+            settled: False after a failure, when the last commit may not have been touched.
+
+        Returns:
+            The readings, and what the process has beyond its buffers, by counter.
+        """
+
+    def count_mapped(self) -> int | None:
+        """Return how many buffers' ranges are still mapped; ``None`` if that is not available."""
 
 
 class Checkpoints:
@@ -137,10 +189,6 @@ class Checkpoints:
         self.count += 1
         self.last_ns = perf_counter_ns()
         self._record(checkpoint)
-
-
-#: When there are more checkpoints of one worker, every other one is dropped.
-MOST_CHECKPOINTS: Final = 256
 
 
 class KeptCheckpoints:

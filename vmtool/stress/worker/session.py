@@ -30,20 +30,21 @@ from vmtool.stress.journal import (
 )
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
-from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, Checkpoints
+from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, CheckedBuffer, Checkpoints
 from vmtool.stress.worker.contents import CorruptionError
-from vmtool.stress.worker.final_checks import FinalChecks, peak_bytes
-from vmtool.stress.worker.operation_runner import OperationRunner, measure_overhead
-from vmtool.stress.worker.round_schedule import Schedule
-from vmtool.stress.worker.target import CheckedBuffer
-from vmtool.stress.worker.thread_results import (
+from vmtool.stress.worker.results_and_checks import (
+    FinalChecks,
     ThreadBuffer,
     WorkerProblem,
     call_failure,
     method_result,
+    peak_bytes,
     phase_result,
     unmap_failure,
 )
+from vmtool.stress.worker.round_schedule import Schedule
+from vmtool.stress.worker.target import HostTarget, Target
+from vmtool.stress.worker.timed_operations import OperationRunner, measure_overhead
 from vmtool.stress.workloads import PATTERNS, Quota
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
     from vmtool.results.stress import Checkpoint, UnmapResult
     from vmtool.stress.journal import Journal
     from vmtool.stress.messages import WorkerPlan
+    from vmtool.stress.worker.checkpoint import CounterObserver
     from vmtool.stress.worker.round_schedule import Round
-    from vmtool.stress.worker.target import CounterObserver, Target
 
 #: Between two snapshots: a second, and in a long run a twentieth of it. Each leaves the heap a
 #: little more scattered; the number of them grows with the logarithm of time.
@@ -163,8 +164,6 @@ class Session:
     def _open_target(self, seed: int) -> Target:
         faults = self.faults if self.settings.inject else None
         if not is_device(self.settings.backing):
-            from vmtool.stress.worker.host_target import HostTarget  # noqa: PLC0415 - one of the two
-
             return HostTarget(self.settings, seed, faults)
         from vmtool.stress.worker.device_target import DeviceTarget  # noqa: PLC0415 - it needs the bindings
 

@@ -1,64 +1,24 @@
-"""What a session needs from the kind of memory that it runs on; one implementation for each."""
+"""The memory that a session runs on: what it needs of any kind, and the host's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from vmtool.machine import read_facts
+from vmtool.memory.backing_by_name import open_backing
+from vmtool.results.stress import base_method
+from vmtool.stress.worker.contents import FillData, HostContents
+from vmtool.stress.worker.host_counters import HostObserver, counting_rules
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.buffer import VirtualBuffer
-    from vmtool.memory.reservation import Reservation
-    from vmtool.memory.span_map import SpanMap
-    from vmtool.results.check_outcomes import Value
-    from vmtool.results.stress import CallResult, CounterReading, UnmapResult
+    from vmtool.memory.injected_faults import FaultyCalls
+    from vmtool.results.stress import CallResult, StressSettings, UnmapResult
+    from vmtool.stress.worker.checkpoint import CheckedBuffer, CounterObserver
     from vmtool.stress.worker.contents import Contents
-
-
-class CheckedBuffer:
-    """One buffer as the checkpoints see it.
-
-    Attributes:
-        reservation: Its range, and what is committed in it.
-        ever_committed: Every span that was ever committed in it.
-        method: How.
-    """
-
-    __slots__ = ("ever_committed", "method", "reservation")
-
-    def __init__(self, reservation: Reservation, ever_committed: SpanMap, method: str) -> None:
-        self.reservation = reservation
-        self.ever_committed = ever_committed
-        self.method = method
-
-
-class CounterObserver(Protocol):
-    """Asks the kernel or driver what the buffers hold."""
-
-    @property
-    def counters(self) -> Sequence[str]:
-        """What it counts, in the order of its readings."""
-
-    @property
-    def doubts(self) -> Mapping[str, Mapping[str, Value]]:
-        """By counter, why a difference of it may not be this process's: the values of its check."""
-
-    def compare_counters(
-        self, chosen: Sequence[CheckedBuffer], *, settled: bool
-    ) -> tuple[tuple[CounterReading, ...], Mapping[str, int | None]]:
-        """Compare what vmtool expects of *chosen* with what is counted.
-
-        Args:
-            chosen: The buffers that nobody changes meanwhile.
-            settled: False after a failure, when the last commit may not have been touched.
-
-        Returns:
-            The readings, and what the process has beyond its buffers, by counter.
-        """
-
-    def count_mapped(self) -> int | None:
-        """Return how many buffers' ranges are still mapped; ``None`` if that is not available."""
 
 
 class Target(Protocol):
@@ -106,3 +66,64 @@ class Target(Protocol):
         Raises:
             VmtoolError: If a call fails other than for lack of memory.
         """
+
+
+class HostTarget:
+    """The host's memory under a session."""
+
+    device = None
+    beside_work = False
+
+    def __init__(self, settings: StressSettings, seed: int, faults: FaultyCalls | None) -> None:
+        self.backings = [
+            open_backing(
+                settings.backing,
+                method=base_method(method),
+                prefault=settings.prefault,
+                huge=settings.uses_huge(method),
+                huge_page_bytes=settings.huge_page_bytes,
+                node=settings.node,
+                faults=faults,
+            )
+            for method in settings.methods
+        ]
+        self._settings = settings
+        self._seed = seed
+        self._fill_data: dict[int, FillData] = {}
+
+    def contents(self, buffer: VirtualBuffer, buffer_id: int) -> HostContents:
+        """Return what writes to *buffer* and checks it; one thread's buffers share a fill."""
+        settings = self._settings
+        thread = buffer_id // len(self.backings)
+        if thread not in self._fill_data:
+            self._fill_data[thread] = FillData(settings.granule_bytes, self._seed)
+        return HostContents(
+            buffer.base,
+            settings.capacity_bytes,
+            settings.granule_bytes,
+            self._fill_data[thread],
+            buffer_id=buffer_id,
+            touch=settings.touch,
+            verify=settings.verify,
+            zeroes=buffer.backing.zeroes,
+        )
+
+    def observer(self, buffers: Sequence[CheckedBuffer]) -> HostObserver:
+        facts = read_facts()
+        rules = {
+            method: counting_rules(method, self._settings, facts)
+            for method in self._settings.methods
+        }
+        return HostObserver(buffers, rules, self._settings.granule_bytes, node=self._settings.node)
+
+    def turn(self, last: int | None, coming: int | None, *, warm_up: bool) -> None:
+        del last, coming, warm_up  # nothing is kept between rounds
+
+    def calls(self, _method_index: int, /) -> tuple[()]:
+        return ()  # system calls are not timed apart: a phase is one or two of them
+
+    def pooled_bytes(self) -> int:
+        return 0
+
+    def measure_unmapping(self) -> None:
+        return  # no work runs on memory behind the CPU's back

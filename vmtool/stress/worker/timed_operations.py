@@ -1,4 +1,4 @@
-"""Running the operations of a pattern on one buffer: commit, touch, verify and release, each timed."""
+"""The operations of a pattern on one buffer, each timed, and the samples of every phase in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from array import array
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
+from vmtool.histograms import Histogram, merged, summarize
 from vmtool.memory.span_map import SpanMap
-from vmtool.results.stress import PHASES
+from vmtool.results.stress import PHASES, CallResult, PhaseResult
 from vmtool.stress.journal import (
     COMMIT,
     CYCLE,
@@ -18,14 +19,89 @@ from vmtool.stress.journal import (
     TOUCH,
     VERIFY,
 )
-from vmtool.stress.worker.phase_samples import BATCH, PhaseRecorder
 from vmtool.stress.workloads import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from vmtool.histograms import HistogramData
     from vmtool.stress.worker.contents import Contents
     from vmtool.stress.workloads import Operation
+
+#: Samples are put into buckets this many at a time, between cycles and outside of any phase.
+BATCH: Final = 2048
+#: More rounds than this are joined in pairs.
+MAX_ROUNDS: Final = 128
+_CYCLES: Final = 2000
+
+
+class PhaseRecorder:
+    """The samples of one phase under one method on one thread.
+
+    Attributes:
+        samples: Where the loop appends nanoseconds; :meth:`fold` empties it.
+        total_bytes: Bytes that the samples cover; the loop adds to it.
+    """
+
+    __slots__ = (
+        "_earlier",
+        "_medians",
+        "_pending",
+        "_per_median",
+        "_round",
+        "samples",
+        "total_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.samples: list[int] = []
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything recorded so far."""
+        self.samples.clear()
+        self.total_bytes = 0
+        self._round = Histogram()
+        self._earlier = Histogram()
+        self._medians: list[int] = []
+        self._per_median = 1  # rounds that each median stands for
+        self._pending: list[int] = []
+
+    def fold(self) -> None:
+        """Move the samples into the histogram."""
+        self._round.extend(self.samples)
+        self.samples.clear()
+
+    def end_round(self) -> None:
+        """Note the median of the round that ends here."""
+        self.fold()
+        data = self._round.data()
+        middle = data.percentile(50)
+        if middle is None:
+            return
+        self._earlier.merge(data)
+        self._round = Histogram()
+        self._pending.append(middle)
+        if len(self._pending) < self._per_median:
+            return
+        self._medians.append(sum(self._pending) // len(self._pending))
+        self._pending.clear()
+        if len(self._medians) >= MAX_ROUNDS:
+            pairs = zip(self._medians[::2], self._medians[1::2], strict=False)
+            self._medians = [(a + b) // 2 for a, b in pairs]
+            self._per_median *= 2
+
+    def result(self, phase: str) -> PhaseResult:
+        """Return what was recorded so far, the round in progress included."""
+        self.fold()
+        data = merged([self._earlier.data(), self._round.data()])
+        return PhaseResult(
+            phase=phase,
+            total_bytes=self.total_bytes,
+            summary=summarize(data),
+            histogram=data,
+            round_medians_ns=tuple(self._medians),
+        )
 
 
 class Spans(Protocol):
@@ -172,9 +248,6 @@ class OperationRunner:
                 ever.add(*gap)
 
 
-_CYCLES: Final = 2000
-
-
 class _NoSpans:
     """A buffer that commits and releases nothing."""
 
@@ -194,3 +267,30 @@ def measure_overhead() -> int:
     operations = ((kind, 0, 1) for _ in range(_CYCLES) for kind in Kind)
     runner.run(operations, lambda: True)
     return runner.recorders["commit"].result("commit").summary.median_ns or 0
+
+
+def join_phases(phase: str, parts: list[PhaseResult]) -> PhaseResult:
+    """Return the samples of several threads or workers as one phase.
+
+    The medians of rounds stay apart: each is one more observation of the machine.
+    """
+    data = merged(part.histogram for part in parts)
+    medians = [median for part in parts for median in part.round_medians_ns]
+    step = -(-len(medians) // MAX_ROUNDS) or 1
+    return PhaseResult(
+        phase=phase,
+        total_bytes=sum(part.total_bytes for part in parts),
+        summary=summarize(data),
+        histogram=data,
+        round_medians_ns=tuple(medians[::step]),
+    )
+
+
+def join_calls(parts: Iterable[Iterable[CallResult]]) -> tuple[CallResult, ...]:
+    """Return each driver call of several workers as one, in the order they were first met."""
+    found: dict[str, list[HistogramData]] = {}
+    for calls in parts:
+        for call in calls:
+            found.setdefault(call.call, []).append(call.histogram)
+    joined = ((name, merged(data)) for name, data in found.items())
+    return tuple(CallResult(name, summarize(data), data) for name, data in joined)

@@ -2,12 +2,7 @@
 
 import statistics
 
-from vmtool.stress.worker.phase_samples import (
-    BATCH,
-    MAX_ROUNDS,
-    PhaseRecorder,
-    join_phases,
-)
+from vmtool.stress.worker.timed_operations import BATCH, MAX_ROUNDS, PhaseRecorder, join_phases
 
 
 def _record(rounds):
