@@ -19,7 +19,7 @@ from vmtool.kv.geometry import (
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.gguf.architectures import Architecture, RecurrentState
 from vmtool.kv.sources.hf import recurrent_states
-from vmtool.kv.sources.hf.deepseek_v4 import deepseek_v4_layers
+from vmtool.kv.sources.hf.families.latents import deepseek_v4_layers
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

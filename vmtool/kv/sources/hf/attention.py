@@ -1,4 +1,4 @@
-"""The tensors of attention layers in Hugging Face configs: how many rows of which width."""
+"""The K and V tensors of attention layers in Hugging Face configs: how many rows of which width."""
 
 from __future__ import annotations
 
@@ -238,3 +238,21 @@ def gemma4(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     fields.raw("num_global_key_value_heads")
     count = count or kv_heads(fields)
     return pair(count, dim, dim, extent(fields, kind))
+
+
+def mllama(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+    """Llama 3.2 Vision: its cross layers keep K and V of one image's patches."""
+    tensors = grouped(fields, kind)
+    if kind is not LayerKind.CROSS:
+        return tensors
+    vision = fields.outer.nested("vision_config", whole=True) if fields.outer else None
+    if vision is None:
+        fields.fail("cross_attention_layers", "needs vision_config, which gives the patches")
+    size, patch, tiles = (
+        vision.checked(key, vision.raw(key))
+        for key in ("image_size", "patch_size", "max_num_tiles")
+    )
+    patches = tiles * ((size // patch) ** 2 + 1)
+    fields.derived("cross_tokens", patches, "one image: tiles x ((image / patch)^2 + 1)")
+    held = Extent(Span.FIXED, patches)
+    return tuple(replace(t, name=f"cross_{t.name}", extent=held) for t in tensors)

@@ -9,12 +9,14 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Source, Span, whole_layer
 from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, Fields
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.context_length import context
-from vmtool.kv.sources.hf.cross_attention import encoder_cross
-from vmtool.kv.sources.hf.encoders import refuse_encoder
+from vmtool.kv.sources.hf.decoder_part import DECODER_KEYS, decoder_of, refuse_encoder
+from vmtool.kv.sources.hf.dtype_and_context import (
+    cache_dtype,
+    context,
+    model_dtype,
+    quantization_configs,
+)
 from vmtool.kv.sources.hf.family import NAMES
-from vmtool.kv.sources.hf.model_dtype import model_dtype
-from vmtool.kv.sources.hf.quantized_cache import cache_dtype, quantization_configs
 from vmtool.kv.sources.hf.registry import (
     STANDARD,
     config_defaults,
@@ -23,7 +25,6 @@ from vmtool.kv.sources.hf.registry import (
     source_of,
 )
 from vmtool.kv.sources.hf.unread_fields import refuse_unread
-from vmtool.kv.sources.hf.wrappers import DECODER_KEYS, decoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,6 +136,8 @@ def _with_encoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...
         outer.fail(
             "is_encoder_decoder", f"is set, but {fields.architecture} keeps nothing of an encoder"
         )
+    from vmtool.kv.sources.hf.families.encoder_decoder import encoder_cross  # noqa: PLC0415
+
     return encoder_cross(fields, layers)
 
 

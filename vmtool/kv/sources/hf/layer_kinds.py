@@ -11,12 +11,14 @@ from vmtool.kv.sources.fields import MAX_TOKENS
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields
 
+
 #: Returns the kind of every layer, given the fields and the number of layers.
 Plan = Callable[["Fields", int], list[LayerKind]]
 
 #: What entries of ``layer_types`` mean everywhere. What ``linear_attention`` or ``mamba`` is
 #: depends on the architecture.
 FULL_NAMES = {"full_attention": LayerKind.FULL, "attention": LayerKind.FULL}
+
 WINDOW_NAMES = {**FULL_NAMES, "sliding_attention": LayerKind.WINDOW}
 
 
@@ -327,6 +329,17 @@ def recurrent_gemma(fields: Fields, layers: int) -> list[LayerKind]:
         kinds = named(fields, key, len(pattern), meaning)
         fields.stated("layer_kinds", ", ".join(map(str, pattern)), key)
     return [kinds[i % len(kinds)] for i in range(layers)]
+
+
+def mllama(fields: Fields, layers: int) -> list[LayerKind]:
+    """Llama 3.2 Vision: ``cross_attention_layers`` lists the layers that see only the image."""
+    cross = fields.integers("cross_attention_layers", high=layers - 1)
+    if cross is None:
+        fields.fail("cross_attention_layers", "is missing: it says which layers see the image")
+    kinds = [LayerKind.FULL] * layers
+    for i in cross:
+        kinds[i] = LayerKind.CROSS
+    return kinds
 
 
 def unlisted(fields: Fields, layers: int) -> list[LayerKind]:

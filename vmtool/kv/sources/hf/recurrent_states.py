@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import StatePart, StateTensor
 from vmtool.kv.sources.hf.attention import head_dim, heads, jet_config, kv_heads
-from vmtool.kv.sources.hf.model_dtype import dtype_of
+from vmtool.kv.sources.hf.dtype_and_context import dtype_of
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

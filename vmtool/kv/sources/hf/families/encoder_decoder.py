@@ -1,13 +1,40 @@
-"""Architectures whose decoder also keeps K and V of an encoder's input."""
+"""Architectures whose decoder also keeps K and V of an encoder's input, once per sequence."""
 
 from __future__ import annotations
 
-from vmtool.kv.geometry import Layer, LayerKind
-from vmtool.kv.sources.fields import MAX_LAYERS, Fields
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vmtool.kv.geometry import Extent, Layer, LayerKind, Span, Tensor
+from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS, Fields
 from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.attention import grouped
-from vmtool.kv.sources.hf.cross_attention import encoder_cross
 from vmtool.kv.sources.hf.family import Family
+
+if TYPE_CHECKING:
+    from vmtool.kv.sources.fields import Fields
+
+
+def encoder_cross(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """A decoder beside an encoder also keeps K and V of all that this was given, once per sequence.
+
+    That is Whisper's number of frames, and in a model of text the longest input.
+    """
+    count = fields.optional("frames", high=MAX_TOKENS)
+    if count is None:
+        count = fields.integer("context", high=MAX_TOKENS)
+        fields.derived("frames", count, "as many as the decoder has positions")
+    frames = Extent(Span.FIXED, count)
+    wide = fields.optional("cross_num_key_value_heads"), fields.optional("cross_head_dim")
+
+    def cross(tensor: Tensor) -> Tensor:
+        heads_, dim = wide[0] or tensor.heads, wide[1] or tensor.dim
+        return replace(tensor, name=f"cross_{tensor.name}", heads=heads_, dim=dim, extent=frames)
+
+    return tuple(
+        replace(layer, tensors=layer.tensors + tuple(cross(t) for t in layer.tensors))
+        for layer in layers
+    )
 
 
 def _t5(fields: Fields) -> tuple[Layer, ...]:

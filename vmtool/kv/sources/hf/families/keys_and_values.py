@@ -5,11 +5,9 @@ from __future__ import annotations
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import (
     attention,
-    cross_attention,
     layer_kinds,
     listed_per_layer,
-    repeated_layers,
-    shared_layers,
+    shared_and_repeated_layers,
 )
 from vmtool.kv.sources.hf.family import Family
 
@@ -28,7 +26,7 @@ _GEMMA4 = Family(
     plan=layer_kinds.unless_last_of(6, _WINDOW, last_is_rest=True),
     meaning=layer_kinds.WINDOW_NAMES,
     attention=attention.gemma4,
-    finish=shared_layers.share_last,
+    finish=shared_and_repeated_layers.share_last,
     names={
         "global_kv_heads": ("num_global_key_value_heads",),
         "shared_layers": ("num_kv_shared_layers",),
@@ -115,7 +113,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(
         ("k2_horizon", "xllm"), Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"}))
     ),
-    "nanbeige": Family(finish=repeated_layers.nanbeige, mha_by_default=True),
+    "nanbeige": Family(finish=shared_and_repeated_layers.nanbeige, mha_by_default=True),
     "spark2_5": Family(
         plan=layer_kinds.unless_last_of(4, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
@@ -128,7 +126,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         defaults={"head_dim": 128, "window": 4096},
         harmless=frozenset({"layer_types", "no_rope_layers"}),
     ),
-    "iquestloopcoder": Family(finish=repeated_layers.loopcoder, mha_by_default=True),
+    "iquestloopcoder": Family(finish=shared_and_repeated_layers.loopcoder, mha_by_default=True),
     "doge": Family(
         plan=layer_kinds.window_if_set,
         mha_by_default=True,
@@ -195,7 +193,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         mha_by_default=True,
         harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
     ),
-    "dory": Family(build=repeated_layers.dory),
+    "dory": Family(build=shared_and_repeated_layers.dory),
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
         Family(
@@ -264,7 +262,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     "gemma3n_text": Family(
         plan=layer_kinds.unless_last_of(5, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
-        finish=shared_layers.share_last,
+        finish=shared_and_repeated_layers.share_last,
         names={"shared_layers": ("num_kv_shared_layers",)},
         defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
         harmless=frozenset({"activation_sparsity_pattern"}),
@@ -352,5 +350,5 @@ KEYS_AND_VALUES: dict[str, Family] = {
         },
         defaults={"kv_heads": 1, "head_dim": 256},
     ),
-    "mllama_text_model": Family(plan=cross_attention.mllama_plan, attention=cross_attention.mllama),
+    "mllama_text_model": Family(plan=layer_kinds.mllama, attention=attention.mllama),
 }

@@ -7,12 +7,11 @@ from dataclasses import replace
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import (
     attention,
-    latent_attention,
     layer_kinds,
     recurrent_states,
-    repeated_layers,
-    shared_layers,
+    shared_and_repeated_layers,
 )
+from vmtool.kv.sources.hf.families import latents
 from vmtool.kv.sources.hf.families.latents import MLA_HARMLESS, SPARSE_MLA
 from vmtool.kv.sources.hf.family import Family
 
@@ -33,7 +32,7 @@ _INKLING = Family(
         "swa_kv_heads": ("swa_num_key_value_heads",),
         "conv_kernel": ("conv_kernel_size",),
     },
-    finish=repeated_layers.looped,
+    finish=shared_and_repeated_layers.looped,
     harmless=frozenset({"loop_gate_rank", "swa_num_attention_heads", "number_of_conv_states"}),
 )
 
@@ -124,17 +123,17 @@ _LIGHTNING = Family(
 RECURRENT: dict[str, Family] = {
     "glm5_next_text": Family(
         plan=layer_kinds.unlisted,
-        attention=latent_attention.pooled_indexed_latent,
+        attention=latents.pooled_indexed_latent,
         meaning={**SPARSE_MLA.meaning, "linear_attention": LayerKind.KIMI_DELTA},
         states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
         names=_KIMI_DELTA_NAMES,
-        finish=shared_layers.shared_indexes,
+        finish=shared_and_repeated_layers.shared_indexes,
         harmless=SPARSE_MLA.harmless
         | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
     ),
     "bailing_hybrid": Family(
         plan=layer_kinds.bailing_hybrid,
-        attention=latent_attention.latent,
+        attention=latents.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={
             LayerKind.KIMI_DELTA: recurrent_states.kimi_delta,
@@ -176,7 +175,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "gigachat3_5": Family(
         plan=layer_kinds.listed("full_attention_layers", LayerKind.GATED_DELTA, LayerKind.MLA),
-        attention=latent_attention.latent,
+        attention=latents.latent,
         meaning={
             "attention": LayerKind.MLA,
             "full_attention": LayerKind.MLA,
@@ -224,7 +223,7 @@ RECURRENT: dict[str, Family] = {
         ("kimi_linear", "kimi_k3"),
         Family(
             plan=layer_kinds.kimi_linear,
-            attention=latent_attention.latent,
+            attention=latents.latent,
             meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
             states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
             names={
@@ -261,7 +260,7 @@ RECURRENT: dict[str, Family] = {
             "conv_kernel": ("mamba_d_conv",),
         },
         defaults={"ssm_state": 16, "ssm_expand": 2, "conv_kernel": 4},
-        finish=shared_layers.phi4flash,
+        finish=shared_and_repeated_layers.phi4flash,
         harmless=_MAMBA_HARMLESS,
     ),
     "bamba": Family(
