@@ -16,7 +16,7 @@ from vmtool.errors import CallError, UsageError
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.errors import OutOfMemoryError, QuarantineError
 from vmtool.memory.governor import Governor, Tier
-from vmtool.memory.windows import decommit_range, placeholder_range
+from vmtool.memory.windows import backing
 from vmtool.memory.windows.backing import WindowsBacking
 from vmtool.memory.windows.calls import CALLS
 
@@ -130,8 +130,7 @@ def test_a_refusal_without_memory_to_explain_it_leaves_the_books_true(
     def explain(*_arguments, **_more):
         raise MemoryError
 
-    for module in (decommit_range, placeholder_range):
-        monkeypatch.setattr(module, "call_error", explain)
+    monkeypatch.setattr(backing, "call_error", explain)
     flawless = new_recorder()
     run(method, flawless, kernel)
     for nth in range(1, len(flawless.made)):
