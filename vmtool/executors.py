@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -94,11 +93,3 @@ class LocalExecutor:
         finally:
             self._running.remove(process)
         return TaskResult(process.returncode, stdout, stderr)
-
-
-def time_left(fraction: float | None, started_s: float) -> float | None:
-    """Return the seconds until work is done of which *fraction* took from *started_s* until now."""
-    if not fraction:
-        return None
-    elapsed = time.monotonic() - started_s
-    return elapsed * (1 - fraction) / fraction

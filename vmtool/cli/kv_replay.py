@@ -435,7 +435,6 @@ def _replay(
 
 def _progress(trace: Trace) -> Callable[[], str]:
     """Return a function that says how far the reading of *trace* is, and how long it will take."""
-    from vmtool.executors import time_left
     from vmtool.units import format_duration
 
     started_s = time.monotonic()
@@ -443,9 +442,9 @@ def _progress(trace: Trace) -> Callable[[], str]:
     def text() -> str:
         found = f"{trace.reading.requests:,} requests"
         fraction = trace.progress()
-        left = time_left(fraction, started_s)
-        if fraction is None or left is None:
+        if not fraction:
             return found
+        left = (time.monotonic() - started_s) * (1 - fraction) / fraction
         return f"{100 * fraction:.0f} %, {found}, {format_duration(round(left) * 10**9)} left"
 
     return text

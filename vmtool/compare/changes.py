@@ -53,9 +53,9 @@ DEFAULT_THRESHOLD: Final = Fraction(5, 100)
 #: The change that :attr:`Change.runs_needed` is about.
 DETECTED_CHANGE: Final = 0.2
 #: Sets that were started further apart than this may differ by the drift of the machine.
-APART_NS: Final = 10 * 60 * 10**9
+_APART_NS: Final = 10 * 60 * 10**9
 #: A run of stress keeps one processor busy itself, which of two leaves half of their time idle.
-BUSY_IDLE_SHARE: Final = 0.25
+_BUSY_IDLE_SHARE: Final = 0.25
 _SAME_SIDE_IN_A_ROW: Final = 2
 #: What is compared of a method, the whole first; ``verify`` is the harness's own.
 _FIGURES: Final = tuple(
@@ -119,12 +119,12 @@ def compare(
     )
 
 
-MethodRuns = tuple["MethodResult", ...]
+_MethodRuns = tuple["MethodResult", ...]
 
 
 def _pair_methods(
     before: RunSet, after: RunSet
-) -> tuple[list[tuple[MethodRuns, MethodRuns]], dict[str, str]]:
+) -> tuple[list[tuple[_MethodRuns, _MethodRuns]], dict[str, str]]:
     """Return methods of the same name, or the only two there are, and of which side others are."""
     old, new = (_by_method(runs) for runs in (before, after))
     if len(old) == len(new) == 1:
@@ -135,7 +135,7 @@ def _pair_methods(
     return pairs, alone
 
 
-def _by_method(runs: RunSet) -> dict[str, MethodRuns]:
+def _by_method(runs: RunSet) -> dict[str, _MethodRuns]:
     found: dict[str, list[MethodResult]] = {}
     for methods in runs.runs:
         for method in methods:
@@ -145,11 +145,11 @@ def _by_method(runs: RunSet) -> dict[str, MethodRuns]:
 
 
 def _compare_method(
-    old: MethodRuns, new: MethodRuns, confidence: float, threshold: float
+    old: _MethodRuns, new: _MethodRuns, confidence: float, threshold: float
 ) -> tuple[list[Change], list[str]]:
     changes = []
     for figure in _FIGURES:
-        before, after = values_of(figure, old), values_of(figure, new)
+        before, after = _values_of(figure, old), _values_of(figure, new)
         if before and after:
             changes.append(
                 _change(old[0].method, new[0].method, figure, before, after, confidence, threshold)
@@ -160,7 +160,7 @@ def _compare_method(
     return changes, alone
 
 
-def values_of(figure: Metric, runs: MethodRuns) -> list[float]:
+def _values_of(figure: Metric, runs: _MethodRuns) -> list[float]:
     """Return *figure* of each run that has it; 0 is below what a clock can tell from 1."""
     values = (measured(figure, method) for method in runs)
     return [max(float(value), 1.0) for value in values if isinstance(value, Fraction)]
@@ -215,7 +215,7 @@ def verdict(
     return found, Direction.NOT_PROVEN
 
 
-def _rate(old: MethodRuns, new: MethodRuns) -> Rate:
+def _rate(old: _MethodRuns, new: _MethodRuns) -> Rate:
     return Rate(
         method=old[0].method,
         method_after=new[0].method,
@@ -249,9 +249,9 @@ def _doubts(before: RunSet, after: RunSet, apart_ns: int | None) -> Iterator[Dou
         for file in compared_files(runs)
         if (share := describe_file(file).idle_share) is not None
     ]
-    if idle and min(idle) < BUSY_IDLE_SHARE:
+    if idle and min(idle) < _BUSY_IDLE_SHARE:
         yield Doubt.BUSY
-    if apart_ns is not None and apart_ns > APART_NS:
+    if apart_ns is not None and apart_ns > _APART_NS:
         yield Doubt.APART
 
 

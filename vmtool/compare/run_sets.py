@@ -174,7 +174,7 @@ def set_of(path: str, files: Sequence[StoredRun]) -> RunSet:
     incomplete: list[LeftOut] = []
     kept = []
     for stored in files:
-        file = replace(stored, result=with_full_names(stored.result))
+        file = replace(stored, result=_with_full_names(stored.result))
         before = len(runs)
         for index, (outcome, methods) in enumerate(_runs_of(file.result)):
             compared = outcome in {Outcome.COMPLETE, Outcome.INTERRUPTED}
@@ -188,7 +188,7 @@ def set_of(path: str, files: Sequence[StoredRun]) -> RunSet:
     return RunSet(path, tuple(kept), tuple(runs), tuple(incomplete))
 
 
-def with_full_names(result: StressResult) -> StressResult:
+def _with_full_names(result: StressResult) -> StressResult:
     """Return *result* with each method called by what it did: ``--huge`` is part of its name.
 
     ``stress --huge`` calls its method ``fixed``, and ``stress --method all`` calls the same work

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 #: Fewer machines than this say nothing of what is usual.
-LEAST_MACHINES: Final = 8
+_LEAST_MACHINES: Final = 8
 #: The part of outliers that may be so by chance.
-FALSE_DISCOVERIES: Final = 0.01
+_FALSE_DISCOVERIES: Final = 0.01
 #: A scale below this part is taken as this: measures are not so exact.
 _LEAST_SCALE: Final = 0.002
 _MOST_REASONS: Final = 5
@@ -113,7 +113,7 @@ def judge(
         usual.append(found)
         splits.append(parted)
         tests.extend(_tests(at, machines, found, own, threshold))
-    significant = discoveries([test.p_value for test in tests], FALSE_DISCOVERIES)
+    significant = discoveries([test.p_value for test in tests], _FALSE_DISCOVERIES)
     outliers = [test for at, test in enumerate(tests) if at in significant and test.large]
     made = []
     for at, (alike, machines) in enumerate(groups):
@@ -131,7 +131,7 @@ def judge(
         complete=complete,
         baseline=baseline is not None,
         threshold=threshold,
-        false_discovery_rate=FALSE_DISCOVERIES,
+        false_discovery_rate=_FALSE_DISCOVERIES,
         results=fleet.results,
         machines=len(fleet.machines),
         tests=len(tests),
@@ -241,7 +241,7 @@ def _usual_of(
     for measure in _measures(machines):
         having = [machine for machine in machines if machine.runs.get(measure)]
         repeated = [machine for machine in having if len(machine.runs[measure]) > 1]
-        if len(repeated) < LEAST_MACHINES:
+        if len(repeated) < _LEAST_MACHINES:
             continue
         logarithmic = all(value > 0 for machine in having for value in machine.runs[measure])
         means = [_mean(machine.runs[measure], logarithmic=logarithmic) for machine in repeated]
@@ -285,7 +285,7 @@ def _usual_of_parts(
         replace(
             of_all,
             location=location,
-            scale=scale if count >= LEAST_MACHINES else max(scale, common),
+            scale=scale if count >= _LEAST_MACHINES else max(scale, common),
             machines=count,
         )
         for count, (location, scale) in zip(counts, found, strict=True)
@@ -415,7 +415,7 @@ def _group(
     undecided = ""
     if not judged:
         having = [machine for machine in machines if machine.runs]
-        enough = saved is not None or len(having) >= LEAST_MACHINES
+        enough = saved is not None or len(having) >= _LEAST_MACHINES
         undecided = "baseline" if unknown else "no measures" if not having else "few"
         if enough and not unknown:
             undecided = "single"

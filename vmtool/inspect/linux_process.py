@@ -314,7 +314,7 @@ class LinuxProcess:
         return self.rlimits().get("Max stack size", (None, None))[0]
 
     def limits(self, counters: Sample, group: ProcessCgroup | None) -> tuple[LimitUse, ...]:
-        return limit_uses(self, counters, group)
+        return _limit_uses(self, counters, group)
 
     def group(self) -> ProcessCgroup | None:
         """Return the control group that limits it: its memory, or only its tasks."""
@@ -395,7 +395,7 @@ def _sees_all_processes(proc: str) -> bool:
         return True  # a kernel without namespaces
 
 
-def limit_uses(
+def _limit_uses(
     process: LinuxProcess, counters: Sample, group: ProcessCgroup | None
 ) -> tuple[LimitUse, ...]:
     """Return every limit of *process* that is known, with what is used of it."""

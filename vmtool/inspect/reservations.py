@@ -27,7 +27,7 @@ _GO_HEAP: Final = 0xC000000000
 _COMPRESSED: Final = 32 * GIB
 _WASM_LEAST: Final = 4 * GIB
 #: The allocation of a commit has to be seen this often before the unit counts as known.
-WATCHED_COMMITS: Final = 3
+_WATCHED_COMMITS: Final = 3
 
 
 def group_areas(
@@ -205,7 +205,7 @@ def with_watched(
             granule_bytes=gcd(item.granule_bytes or 0, seen[item.base][1]) or None,
             granule_exact=True,
         )
-        if seen.get(item.base, (0, 0))[0] >= WATCHED_COMMITS
+        if seen.get(item.base, (0, 0))[0] >= _WATCHED_COMMITS
         else item
         for item in reservations
     )

@@ -32,7 +32,7 @@ _NOT_TRENDS: Final = frozenset({"minor_faults", "major_faults", "cpu_ns"})
 _LEAST: Final = {True: MIB, False: 8}
 _LEAST_SHARE: Final = 0.01
 #: Fewer have no slope with a 99 % interval.
-LEAST_SAMPLES: Final = 6
+_LEAST_SAMPLES: Final = 6
 _PER_S: Final = {"s": 1, "min": 60, "h": 3600}
 _EXAMPLES: Final = "write it like resident.slope<1MiB/min or resident.max<2GiB"
 _FIGURES: Final = ("last", "max", "slope")
@@ -217,9 +217,9 @@ def evaluate(
         value = max(values) if condition.figure == "max" else values[-1]
         return Check(name, CheckOutcome.of(condition.holds(value)), {"value": value, **limit})
     found = trend(condition.counter, samples)
-    if found is None and len(values) < LEAST_SAMPLES:
+    if found is None and len(values) < _LEAST_SAMPLES:
         few: dict[str, Value] = {"reason": "too few samples", "samples": len(values)}
-        return Check(name, CheckOutcome.NOT_DONE, {**few, "needed": LEAST_SAMPLES})
+        return Check(name, CheckOutcome.NOT_DONE, {**few, "needed": _LEAST_SAMPLES})
     if found is None:  # it never changed
         return Check(name, CheckOutcome.of(condition.holds(0.0)), {"value": 0.0, **limit})
     numbers = {"value": found.per_second, "low": found.low, "high": found.high}

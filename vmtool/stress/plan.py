@@ -30,17 +30,15 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.stress.room import Room
 
-TOUCHES: Final = ("none", "first", "full")
-VERIFIES: Final = ("off", "sample", "full")
 _DEFAULT_CAPACITY: Final = 256 * MIB
 _DEFAULT_GRANULE: Final = 2 * MIB
 _DEFAULT_DURATION_NS: Final = 3 * 10**9
 #: Below four runs a side no comparison proves anything; five leave one to spare.
 _DEFAULT_RUNS: Final = 5
 #: More runs than this would make a document of hundreds of megabytes.
-MAX_RUNS: Final = 100
+_MAX_RUNS: Final = 100
 #: More threads than this would only measure the scheduler.
-MAX_PARALLEL: Final = 1024
+_MAX_PARALLEL: Final = 1024
 #: Of a worker: to its stdin, from its stdout and from its stderr.
 _PIPES: Final = 3
 #: Threads of the parent that read from a worker.
@@ -191,10 +189,10 @@ def _check_values(settings: StressSettings) -> None:
         if value is not None and value <= 0:
             raise UsageError(f"{name} must be positive, not {value}", hint="use 1 or more")
     for name, count in (("threads", settings.threads), ("workers", settings.workers)):
-        if not 1 <= count <= MAX_PARALLEL:
-            raise UsageError(f"{name} must be 1 to {MAX_PARALLEL}, not {count}")
-    if not 0 <= settings.runs <= MAX_RUNS:
-        raise UsageError(f"runs must be 1 to {MAX_RUNS}, not {settings.runs}")
+        if not 1 <= count <= _MAX_PARALLEL:
+            raise UsageError(f"{name} must be 1 to {_MAX_PARALLEL}, not {count}")
+    if not 0 <= settings.runs <= _MAX_RUNS:
+        raise UsageError(f"runs must be 1 to {_MAX_RUNS}, not {settings.runs}")
     if settings.touch == "none" and settings.verify not in {"", "off", "sample"}:
         raise UsageError(
             "nothing can be verified when nothing is touched",

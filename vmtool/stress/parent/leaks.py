@@ -27,7 +27,7 @@ LEAK_FLOORS: Final = {
 }
 #: What vmtool itself notes about a granule while it is committed, rounded up (some 300 bytes of
 #: Python's integers, tuples and tables). It is taken when more are committed than ever before.
-NOTES_BYTES: Final = 512
+_NOTES_BYTES: Final = 512
 
 
 def leak_slopes(
@@ -49,7 +49,7 @@ def leak_slopes(
             for points in runs
         ]
         series = [points for points in series if points]
-        floor = LEAK_FLOORS[name] + (live * NOTES_BYTES if name in _HEAP_COUNTERS else 0)
+        floor = LEAK_FLOORS[name] + (live * _NOTES_BYTES if name in _HEAP_COUNTERS else 0)
         found_growth = growth(series, floor)
         if found_growth is None:
             continue

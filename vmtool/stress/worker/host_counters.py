@@ -184,7 +184,7 @@ def process_rest(process: Counters, ranges: Iterable[Counters]) -> dict[str, int
     return rest
 
 
-def expect_on_macos(reservation: Reservation, rules: CountingRules) -> Counters:
+def _expect_on_macos(reservation: Reservation, rules: CountingRules) -> Counters:
     """Return what macOS, which counts nothing by range, is expected to count of a buffer.
 
     ``protect`` and ``advise`` may keep their pages there, so that only ``fixed`` has a footprint
@@ -272,7 +272,7 @@ class HostObserver:
         if not any(part.address_space_bytes for part in parts):
             # macOS counts nothing by range: the ranges' part of the process is what is expected.
             parts = tuple(
-                expect_on_macos(b.reservation, self._rules[b.method]) for b in self._buffers
+                _expect_on_macos(b.reservation, self._rules[b.method]) for b in self._buffers
             )
         return compare(expectations, counts), process_rest(process, parts)
 
