@@ -16,10 +16,9 @@ if sys.platform != "linux":
 
 from pathlib import Path
 
+from vmtool.cli.inspect import WatchedProgram
 from vmtool.cli.interrupt import Interruption
-from vmtool.cli.output import Output
-from vmtool.cli.output_files import replace_whole
-from vmtool.cli.watched_program import WatchedProgram
+from vmtool.cli.output import Output, replace_whole
 
 
 @pytest.fixture

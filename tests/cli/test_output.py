@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.cli.output import Output
-from vmtool.cli.output_files import claim
+from vmtool.cli.output import Output, claim
 from vmtool.errors import UsageError, VmtoolError
 
 NO_FILES = ["none/a.html", ".", "a\0b", "x" * 300, "file/a.html"]

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from vmtool.cli.options import Command, html_option, option_group, output_options
-from vmtool.cli.parameter_types import keep_inputs
 
 
 class _Percent(click.FloatRange):
@@ -85,7 +84,7 @@ def command(
     its interval, estimated from the variation between runs, does not include zero. With fewer than
     four runs per side nothing is proven.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.output import Output, command_line
+    from vmtool.cli.output import Output, command_line, keep_inputs
     from vmtool.compare.assertions import parse_change
     from vmtool.compare.changes import compare
     from vmtool.compare.confidence_intervals import fewest_runs

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli.options import Command, csv_option, html_option, output_options
-from vmtool.cli.output import Output, command_line
+from vmtool.cli.output import Output, command_line, keep_inputs
 from vmtool.cli.parameter_types import DURATION, FILE
 from vmtool.cli.streams import tell
 from vmtool.errors import ExitCode, UsageError
@@ -189,7 +189,6 @@ def _check_command(arguments: tuple[str, ...]) -> None:
 
 def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.parameter_types import keep_inputs
     from vmtool.cli.progress import progress_line
     from vmtool.fleet.judge import baseline_of, judge
     from vmtool.fleet.machines import Fleet

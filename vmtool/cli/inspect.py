@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import time
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vmtool.cli.options import Command, csv_option, host_option, html_option, output_options
-from vmtool.cli.output import Output, command_line
-from vmtool.cli.output_files import replace_whole
+from vmtool.cli.output import Output, command_line, replace_whole
 from vmtool.cli.parameter_types import COUNT, DURATION, FILE
 from vmtool.cli.streams import tell
 from vmtool.errors import CallError, ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:
-    from vmtool.cli.watched_program import WatchedProgram
+    from vmtool.cli.interrupt import Interruption
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.watch import InspectOptions, Watch
     from vmtool.machine.facts import MachineFacts
@@ -252,7 +252,6 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     # the watch will import as well, and the name of the user.
     import vmtool.cli.progress  # noqa: F401
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.watched_program import start_program
     from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_pids
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch
@@ -276,6 +275,87 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
             child.process.kill()
             child.process.wait()
             raise
+
+
+class WatchedProgram:
+    """A command that was started here.
+
+    Ctrl-C on a terminal reaches the command as well, and it decides what to do about it. If it goes
+    on after vmtool was interrupted, it gets SIGTERM, and later it is killed.
+
+    Args:
+        program: The command and its arguments.
+        interruption: Whether vmtool was interrupted.
+        ask_ns: How long after an interruption it gets SIGTERM.
+        kill_ns: How long after an interruption it is killed.
+    """
+
+    _POLL_S = 0.05
+
+    def __init__(
+        self,
+        program: tuple[str, ...],
+        interruption: Interruption,
+        *,
+        ask_ns: int = 10**9,
+        kill_ns: int = 10 * 10**9,
+    ) -> None:
+        import subprocess
+
+        self.process = subprocess.Popen(program)
+        self.interruption = interruption
+        self._ask_ns = ask_ns
+        self._kill_ns = kill_ns
+        self._since: int | None = None
+        self._asked = False
+
+    def ended(self) -> int | None:
+        """Return its exit code as a shell gives it, or ``None`` while it runs."""
+        code = self.process.poll()
+        return None if code is None else _shell_code(code)
+
+    def stop(self) -> bool:
+        """Return whether it had to be killed, once vmtool was interrupted."""
+        if not self.interruption.requested:
+            return False
+        now = time.monotonic_ns()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._ask_ns and not self._asked:
+            self._asked = True
+            self.process.terminate()
+        if now - self._since >= self._kill_ns:
+            self.process.kill()
+            return True
+        return False
+
+    def wait(self) -> int:
+        """Return its exit code when it has ended, which an interruption makes it do."""
+        from subprocess import TimeoutExpired
+
+        while True:
+            with suppress(TimeoutExpired):
+                return _shell_code(self.process.wait(self._POLL_S))
+            self.stop()
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def start_program(program: tuple[str, ...], interruption: Interruption) -> WatchedProgram | int:
+    """Start a command; where that fails, say so and return the exit code."""
+    try:
+        return WatchedProgram(program, interruption)
+    except (OSError, ValueError) as error:  # a ValueError is a NUL in an argument
+        # As a shell does: 127 for what is not there, 126 for what cannot be run.
+        name = program[0]
+        missing = isinstance(error, FileNotFoundError) or not name
+        reason = "no such program" if missing else getattr(error, "strerror", None) or error
+        if name and Path(name).is_dir():
+            reason = "it is a directory"
+        tell(f"vmtool: error: cannot start {name!r}: {reason}")
+        tell("  hint: give a program that is on PATH, or its path, after --")
+        return 127 if missing else 126
 
 
 def _watch_program(

@@ -8,10 +8,9 @@ import click
 
 from vmtool.cli.kv_compare_axes import combinations, read_axes
 from vmtool.cli.kv_model import MODEL, TP
-from vmtool.cli.options import Command, html_option, option_group, output_options
-from vmtool.cli.output import Output
-from vmtool.cli.parameter_types import COUNT, FILE_OR_STDOUT, SIZE, SIZE_OR_ZERO, keep_inputs
-from vmtool.cli.value_completion import completing
+from vmtool.cli.options import Command, completing, html_option, option_group, output_options
+from vmtool.cli.output import Output, keep_inputs
+from vmtool.cli.parameter_types import COUNT, FILE_OR_STDOUT, SIZE, SIZE_OR_ZERO
 from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:

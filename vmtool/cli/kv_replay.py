@@ -13,16 +13,16 @@ from vmtool.cli.kv_model import MODEL_OPTIONS
 from vmtool.cli.kv_replay_request import ReplayOptions
 from vmtool.cli.options import (
     Command,
+    completing,
     csv_option,
     host_option,
     html_option,
     option_group,
     output_options,
 )
-from vmtool.cli.output import Output, command_line
-from vmtool.cli.parameter_types import COUNT, SIZE, SIZE_OR_ZERO, keep_inputs
+from vmtool.cli.output import Output, command_line, keep_inputs
+from vmtool.cli.parameter_types import COUNT, SIZE, SIZE_OR_ZERO
 from vmtool.cli.streams import tell
-from vmtool.cli.value_completion import completing
 from vmtool.errors import ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:

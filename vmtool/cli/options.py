@@ -1,4 +1,4 @@
-"""Option groups that several commands share, and the command that shows them under headings."""
+"""Options that several commands share, what a shell completes, and help with options under headings."""
 
 from __future__ import annotations
 
@@ -21,14 +21,18 @@ from vmtool.cli.parameter_types import (
     describe_empty,
 )
 from vmtool.cli.streams import print_help
-from vmtool.cli.value_completion import VALUES, complete
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from click.shell_completion import CompletionItem
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+#: Which heading of the help each option stands under.
+_HEADINGS: Final[dict[click.Parameter, str]] = {}
+_FROM_USER: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Command(click.Command):
@@ -43,8 +47,8 @@ class Command(click.Command):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         for param in self.params:
-            if param.name in VALUES and not isinstance(param.type, click.Choice):
-                param._custom_shell_complete = complete  # noqa: SLF001 - set after it is made
+            if param.name in _VALUES and not isinstance(param.type, click.Choice):
+                param._custom_shell_complete = _complete  # noqa: SLF001 - set after it is made
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         rest = super().parse_args(ctx, args)
@@ -78,11 +82,6 @@ class Command(click.Command):
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records, col_max=min(30, formatter.width // 2))
-
-
-#: Which heading of the help each option stands under.
-_HEADINGS: Final[dict[click.Parameter, str]] = {}
-_FROM_USER: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 def option_group(*options: Callable[[Any], Any], heading: str | None = None) -> Callable[[_F], _F]:
@@ -133,6 +132,70 @@ def into_dataclass(
     return add
 
 
+def _method_names() -> Iterable[str]:
+    from vmtool.memory.backing_by_name import methods_of
+
+    return ("all", *methods_of("host"), *methods_of("cuda"))
+
+
+def _model_names() -> Iterable[str]:
+    from vmtool.kv.sources import builtin_names
+
+    return builtin_names()
+
+
+def _format_names() -> Iterable[str]:
+    from vmtool.kv.element_formats import FORMATS
+
+    return FORMATS
+
+
+def _policy_names() -> Iterable[str]:
+    from vmtool.kv.packing.policies import POLICIES
+
+    return POLICIES
+
+
+def _engine_names() -> Iterable[str]:
+    from vmtool.kv.engines.known_engines import ENGINES
+
+    return ENGINES
+
+
+#: What can be completed, by the name of the parameter, and whether it may be a file as well.
+_VALUES: Final[dict[str, tuple[Callable[[], Iterable[str]], bool]]] = {
+    "backing": (lambda: ("host", "cuda", "cuda:0"), False),
+    "method": (_method_names, False),
+    "methods": (_method_names, False),
+    "model": (_model_names, True),
+    "dtype": (_format_names, False),
+    "dtype_k": (_format_names, False),
+    "dtype_v": (_format_names, False),
+    "policy": (_policy_names, False),
+    "engine": (_engine_names, False),
+    "before": (lambda: (), True),
+    "after": (lambda: (), True),
+    "trace": (lambda: ("synthetic:",), True),
+    "files": (lambda: (), True),
+}
+
+
+def completing(
+    names: Callable[[], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return the completion of a parameter that takes one of *names*, which are made when needed."""
+    return lambda _ctx, _param, incomplete: [n for n in names() if n.startswith(incomplete)]
+
+
+def _complete(_ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return what completes *incomplete*, the value of *param* so far."""
+    from click.shell_completion import CompletionItem
+
+    names, may_be_file = _VALUES[str(param.name)]
+    found = [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file")] if may_be_file and not found else found
+
+
 #: ``-o``: pass it to :class:`vmtool.cli.output.Output`.
 output_file_option: Final = click.option(
     "-o",
@@ -163,7 +226,6 @@ output_options: Final = option_group(
     click.option("-q", "--quiet", is_flag=True, help="No notices or progress on stderr."),
     heading="Output",
 )
-
 #: ``--no-host``: pass it to :class:`vmtool.machine.run_conditions.RunConditionsWatch`.
 host_option: Final = option_group(
     click.option(
@@ -175,7 +237,6 @@ host_option: Final = option_group(
     ),
     heading="Output",
 )
-
 html_option: Final = option_group(
     click.option(
         "--html",
@@ -250,7 +311,6 @@ huge_option: Final = click.option(
     help="Ask for transparent huge pages; with SIZE, 2MiB or 1GiB, use only reserved ones of that "
     "size (Linux, method fixed).",
 )
-
 #: ``--node``: the NUMA node of what is committed.
 node_option: Final = click.option(
     "--node",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 
 TRANSPARENT: Final = "transparent"
-#: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
-_RESULTS: Final = "vmtool.results.stress"
 
 
 class _Quantity(click.ParamType[int]):
@@ -97,11 +95,11 @@ class _ResultFile(click.Path):
         elif not path:  # claim() would say that it is a folder
             raise UsageError(describe_empty(param), hint=GIVE_VALUE)
         else:
-            from vmtool.cli.output_files import claim
+            from vmtool.cli.output import claim, note_result
 
             real = claim(str(path))
             if real is not None and param is not None and ctx is not None:
-                _note_result(real, param, ctx)
+                note_result(real, param, ctx)
         return path
 
 
@@ -116,36 +114,6 @@ def describe_empty(param: click.Parameter | None) -> str:
         return f"{param.opts[0]} has an empty value"
     # An argument's metavar may say more than its name.
     return f"{str(param.name).removesuffix('s').upper()} has an empty value"
-
-
-def _note_result(real: str, param: click.Parameter, ctx: click.Context) -> None:
-    """Remember a file that will be written; refuse one that another option of the run writes."""
-    option = param.opts[0]
-    other = ctx.meta.setdefault(_RESULTS, {}).setdefault(real, option)
-    if other != option:
-        raise UsageError(
-            f"{other} and {option} would write the same file, {real}",
-            hint="give each a file of its own",
-        )
-
-
-def keep_inputs(*paths: str | None) -> None:
-    """Refuse to write a result over one of *paths*, files that the command reads.
-
-    Raises:
-        UsageError: If a result's option names one of them.
-    """
-    results = click.get_current_context().meta.get(_RESULTS)
-    if not results:
-        return
-    from pathlib import Path
-
-    for path in filter(None, paths):
-        option = results.get(os.path.realpath(path))
-        if option is not None and Path(path).exists():
-            raise UsageError(
-                f"{option} would overwrite {path}, which is an input", hint="give another file"
-            )
 
 
 #: A positive number of bytes, such as ``64KiB``.

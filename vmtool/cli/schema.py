@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from vmtool.cli.options import Command, output_file_option
-from vmtool.cli.value_completion import completing
+from vmtool.cli.options import Command, completing, output_file_option
 
 
 def _names() -> list[str]:
