@@ -65,7 +65,7 @@ def command(
 
     tensors = () if bytes_per_token is None else (("KV tensor", bytes_per_token),)
     if model is not None:
-        from vmtool.cli.kv_model import kv_tensors
+        from vmtool.cli.kv_model_and_budget import kv_tensors
 
         tensors = (*tensors, *kv_tensors(model))
     facts = read_facts()  # before libraries are loaded, whose memory areas count too

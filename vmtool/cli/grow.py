@@ -187,7 +187,7 @@ def _step(options: GrowOptions, granule: int) -> int:
     if (tokens is None) != (model is None):
         raise UsageError("--tokens and --model belong together", hint="give both, or --step SIZE")
     if tokens is not None and model is not None:
-        from vmtool.cli.kv_model import step_bytes
+        from vmtool.cli.kv_model_and_budget import step_bytes
 
         if step is not None:
             raise UsageError("--step and --tokens both set the step", hint="give one of them")

@@ -6,30 +6,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_compare_axes import combinations, read_axes
-from vmtool.cli.kv_model import MODEL, TP
+from vmtool.cli.kv_model_and_budget import MODEL, TP, refuse_large_weights
 from vmtool.cli.options import Command, completing, html_option, option_group, output_options
-from vmtool.cli.output import Output, keep_inputs
+from vmtool.cli.output import Output, command_line, keep_inputs
 from vmtool.cli.parameter_types import COUNT, FILE_OR_STDOUT, SIZE, SIZE_OR_ZERO
 from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from vmtool.cli.kv_estimate_request import EstimateOptions, EstimateRequest
     from vmtool.kv.estimate import Question
-    from vmtool.kv.estimate_compare_result import ComparisonRow
+    from vmtool.kv.estimate_result import EstimateResult
+    from vmtool.report.kv_estimate_engines import EngineResult
     from vmtool.report.kv_estimate_page import PageResult
 
-AXES: Final = (
-    "model",
-    "dtype",
-    "granule",
-    "policy",
-    "tp",
-    "pp",
-    "budget",
-    "context",
-    "sequences",
-)
 #: How a budget becomes tokens: of every command that packs sequences.
 RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
 _IN_FLIGHT_HELP: Final = (
@@ -50,6 +39,13 @@ POLICY: Final = click.option(
 BLOCK: Final = click.option(
     "--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."
 )
+
+
+def _axes() -> list[str]:
+    from vmtool.cli.kv_estimate_compare import AXES
+
+    return [f"{axis}=" for axis in AXES]
+
 
 #: Every option of the command but those that other commands share.
 estimate_options: Final = option_group(
@@ -197,7 +193,7 @@ estimate_options: Final = option_group(
             "--compare",
             multiple=True,
             metavar="AXIS=A,B",
-            shell_complete=completing(lambda: [f"{axis}=" for axis in AXES]),
+            shell_complete=completing(_axes),
             help="Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
             " table; can be given several times, and together with --as.",
         ),
@@ -256,13 +252,24 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     _refuse_assumed(request, output)
     _say_without_draft(request, output)
     if given.compare:
-        _compare(request, output)
+        from vmtool.cli.kv_estimate_compare import print_comparison
+
+        result: PageResult = print_comparison(request, output)
     elif given.sweep:
-        _sweep(request, output)
+        from vmtool.cli.kv_estimate_compare import print_sweep
+
+        result = print_sweep(request, output)
     elif given.engine is not None:
-        _engine(request, output)
+        result = _print_engine(request, output)
     else:
-        _answer(request, output)
+        result = _print_answer(request, output)
+
+    def page() -> str:
+        from vmtool.report.kv_estimate_page import to_html
+
+        return to_html(result, command_line())
+
+    output.save(given.html, page)
     return ExitCode.DONE
 
 
@@ -310,8 +317,7 @@ def _say_beyond_context(question: Question, output: Output) -> None:
         )
 
 
-def _answer(request: EstimateRequest, output: Output) -> None:
-    from vmtool.cli.kv_budget_and_weights import refuse_large_weights
+def _print_answer(request: EstimateRequest, output: Output) -> EstimateResult:
     from vmtool.kv.estimate import answer_question
     from vmtool.kv.packing.policies import POLICIES
     from vmtool.report.kv_estimate import to_text
@@ -327,24 +333,11 @@ def _answer(request: EstimateRequest, output: Output) -> None:
     if request.lacks_weights:
         output.notice(request.lacking)
     output.emit(result, lambda console: to_text(result, console, packing=options.packing))
-    _save_page(options.html, result, output)
+    return result
 
 
-def _save_page(path: str | None, result: PageResult, output: Output) -> None:
-    """Write the page of ``--html``, if requested."""
-
-    def make() -> str:
-        from vmtool.cli.output import command_line
-        from vmtool.report.kv_estimate_page import to_html
-
-        return to_html(result, command_line())
-
-    output.save(path, make)
-
-
-def _engine(request: EstimateRequest, output: Output) -> None:
-    from vmtool.cli.kv_budget_and_weights import refuse_large_weights
-    from vmtool.cli.kv_engine_answer import engine_result
+def _print_engine(request: EstimateRequest, output: Output) -> EngineResult:
+    from vmtool.cli.kv_estimate_request import engine_result
     from vmtool.report.kv_estimate_engines import to_text
 
     question = request.question()
@@ -354,110 +347,7 @@ def _engine(request: EstimateRequest, output: Output) -> None:
     if request.options.blocks is None and request.lacks_weights:
         output.notice(request.lacking)
     output.emit(result, lambda console: to_text(result, console))
-    _save_page(request.options.html, result, output)
-
-
-def _compare(request: EstimateRequest, output: Output) -> None:
-    """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``.
-
-    Raises:
-        UsageError: If no combination is possible; so in `RefusedError`.
-    """
-    from dataclasses import replace
-
-    from vmtool.cli.kv_estimate_compare import MOST_ROWS, best_of, row_of
-    from vmtool.kv.estimate_compare_result import EstimateComparison
-    from vmtool.report.kv_estimate_compare import compare_text
-
-    options = request.options
-    named = options.model
-    values = read_axes(options.compare, AXES, MOST_ROWS, first={"model": [named] if named else []})
-    request = request.with_alike(values.get("budget", ()))
-    if request.as_device:
-        output.notice(
-            "one budget names a device, so the weights and the engine's share for other memory are "
-            "subtracted from every budget"
-        )
-    refusals: list[UsageError | RefusedError] = []
-    chosen = [(request.changed(labels), labels) for labels in combinations(values)]
-    rows = [row_of(changed, labels, refusals) for changed, labels in chosen]
-    if len(refusals) == len(rows):
-        raise refusals[0]
-    _say_without_weights(chosen, rows, output)
-    best = best_of(rows)
-    rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
-    result = EstimateComparison(options.sequences, options.engine_name, tuple(rows))
-    if not _wrote_csv_only(options.csv, rows, output):
-        output.emit(result, lambda console: compare_text(result, console))
-    _save_page(options.html, result, output)
-
-
-def _say_without_weights(
-    chosen: list[tuple[EstimateRequest, dict[str, str]]],
-    rows: list[ComparisonRow],
-    output: Output,
-) -> None:
-    """Say from which rows of a comparison no weights are subtracted."""
-    possible = [pair for pair, row in zip(chosen, rows, strict=True) if not row.problem]
-    bare = [pair for pair in possible if pair[0].lacks_weights]
-    if bare:
-        where = ""
-        if len(bare) < len(possible):
-            where = f"{'; '.join(', '.join(labels.values()) for _, labels in bare)}: "
-        output.notice(f"{where}{bare[0][0].lacking}")
-
-
-def _sweep(request: EstimateRequest, output: Output) -> None:
-    """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
-    from dataclasses import replace
-
-    from vmtool.cli.kv_budget_and_weights import refuse_large_weights
-    from vmtool.cli.kv_estimate_compare import read_sweep
-    from vmtool.kv.estimate import answer_of, need_of
-    from vmtool.kv.estimate_compare_result import ComparisonRow, EstimateSweep
-    from vmtool.report.kv_estimate_compare import sweep_text
-
-    lengths = read_sweep(request.options.sweep or "")
-    # A layout with a stride has room for the longest sequence of the sweep.
-    question = replace(request.question(), stride=max(lengths))
-    refuse_large_weights(question)
-    if request.lacks_weights:
-        output.notice(request.lacking)
-    rows = []
-    for length in lengths:
-        at = replace(question, context=length)
-        if question.geometry.pp > 1:  # another stage may be the fullest at another length
-            at = replace(at, geometry=request.rank(question.formats, length))
-        cost = at.cost
-        rows.append(
-            ComparisonRow(
-                labels={"context": f"{length}"},
-                model=question.geometry.name,
-                format_k=question.formats.key.name,
-                format_v=question.formats.value.name,
-                granule_bytes=question.granule,
-                policy=question.policy,
-                context_tokens=length,
-                budget_bytes=None if question.budget is None else question.budget.kv_bytes,
-                fixed_bytes=cost.fixed_bytes,
-                slope_bytes=cost.slope.numerator,
-                slope_tokens=cost.slope.denominator,
-                answer=answer_of(at, cost, question.policy),
-                need=need_of(at, cost),
-            )
-        )
-    result = EstimateSweep(tuple(rows))
-    if not _wrote_csv_only(request.options.csv, rows, output):
-        output.emit(result, lambda console: sweep_text(result, console))
-    _save_page(request.options.html, result, output)
-
-
-def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:
-    """Write the requested CSV, and return whether it took the place of the result."""
-    from vmtool.report.csv_and_openmetrics import estimates_csv
-
-    output.save(path, lambda: estimates_csv(rows))
-    return path == "-"
+    return result
 
 
 def _list(output: Output) -> None:

@@ -1,4 +1,4 @@
-"""The rows of ``vmtool kv-estimate --compare`` and ``--sweep``, and what an engine makes of one."""
+"""``vmtool kv-estimate --compare`` and ``--sweep``: the rows, the best of them, and the table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.cli.kv_budget_and_weights import refuse_large_weights
-from vmtool.cli.kv_engine_answer import engine_result
+from vmtool.cli.kv_compare_axes import combinations, read_axes
+from vmtool.cli.kv_estimate_request import engine_result
+from vmtool.cli.kv_model_and_budget import refuse_large_weights
 from vmtool.errors import RefusedError, UsageError
 from vmtool.units import parse_count
 
@@ -15,13 +16,62 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.cli.kv_estimate_request import EstimateRequest
-    from vmtool.kv.estimate_compare_result import ComparisonRow
+    from vmtool.cli.output import Output
+    from vmtool.kv.estimate_compare_result import (
+        ComparisonRow,
+        EstimateComparison,
+        EstimateSweep,
+    )
 
+#: What can be compared.
+AXES: Final = (
+    "model",
+    "dtype",
+    "granule",
+    "policy",
+    "tp",
+    "pp",
+    "budget",
+    "context",
+    "sequences",
+)
 #: More rows than this are no table that anyone reads.
-MOST_ROWS: Final = 1000
+_MOST_ROWS: Final = 1000
 
 
-def row_of(
+def print_comparison(request: EstimateRequest, output: Output) -> EstimateComparison:
+    """Print one table of every combination of the axes, such as ``dtype=bf16,q8_0``.
+
+    Raises:
+        UsageError: If no combination is possible; so in `RefusedError`.
+    """
+    from vmtool.kv.estimate_compare_result import EstimateComparison
+    from vmtool.report.kv_estimate_compare import compare_text
+
+    options = request.options
+    named = options.model
+    values = read_axes(options.compare, AXES, _MOST_ROWS, first={"model": [named] if named else []})
+    request = request.with_alike(values.get("budget", ()))
+    if request.as_device:
+        output.notice(
+            "one budget names a device, so the weights and the engine's share for other memory are "
+            "subtracted from every budget"
+        )
+    refusals: list[UsageError | RefusedError] = []
+    chosen = [(request.changed(labels), labels) for labels in combinations(values)]
+    rows = [_row_of(changed, labels, refusals) for changed, labels in chosen]
+    if len(refusals) == len(rows):
+        raise refusals[0]
+    _say_without_weights(chosen, rows, output)
+    best = _best_of(rows)
+    rows = [replace(row, best=is_best) for row, is_best in zip(rows, best, strict=True)]
+    result = EstimateComparison(options.sequences, options.engine_name, tuple(rows))
+    if not _wrote_csv_only(options.csv, rows, output):
+        output.emit(result, lambda console: compare_text(result, console))
+    return result
+
+
+def _row_of(
     request: EstimateRequest, labels: dict[str, str], refusals: list[UsageError | RefusedError]
 ) -> ComparisonRow:
     """Return one row; what a combination cannot do is a result, an unknown name is not.
@@ -94,7 +144,7 @@ def row_of(
     return replace(row, engine_tokens=made.pool.max_total_num_tokens)
 
 
-def best_of(rows: Sequence[ComparisonRow]) -> list[bool]:
+def _best_of(rows: Sequence[ComparisonRow]) -> list[bool]:
     """Return which rows are best; none where nothing fits, lengths differ, or there is no budget."""
     if len({row.context_tokens for row in rows}) > 1 or any(
         row.budget_bytes is None for row in rows
@@ -116,7 +166,63 @@ def _rank(row: ComparisonRow) -> tuple[float, float]:
     )
 
 
-def read_sweep(text: str) -> list[int]:
+def _say_without_weights(
+    chosen: list[tuple[EstimateRequest, dict[str, str]]],
+    rows: list[ComparisonRow],
+    output: Output,
+) -> None:
+    """Say from which rows of a comparison no weights are subtracted."""
+    possible = [pair for pair, row in zip(chosen, rows, strict=True) if not row.problem]
+    bare = [pair for pair in possible if pair[0].lacks_weights]
+    if bare:
+        where = ""
+        if len(bare) < len(possible):
+            where = f"{'; '.join(', '.join(labels.values()) for _, labels in bare)}: "
+        output.notice(f"{where}{bare[0][0].lacking}")
+
+
+def print_sweep(request: EstimateRequest, output: Output) -> EstimateSweep:
+    """Print one table, and a plot, of sequences of many lengths, such as ``context=1k..128k``."""
+    from vmtool.kv.estimate import answer_of, need_of
+    from vmtool.kv.estimate_compare_result import ComparisonRow, EstimateSweep
+    from vmtool.report.kv_estimate_compare import sweep_text
+
+    lengths = _read_sweep(request.options.sweep or "")
+    # A layout with a stride has room for the longest sequence of the sweep.
+    question = replace(request.question(), stride=max(lengths))
+    refuse_large_weights(question)
+    if request.lacks_weights:
+        output.notice(request.lacking)
+    rows = []
+    for length in lengths:
+        at = replace(question, context=length)
+        if question.geometry.pp > 1:  # another stage may be the fullest at another length
+            at = replace(at, geometry=request.rank(question.formats, length))
+        cost = at.cost
+        rows.append(
+            ComparisonRow(
+                labels={"context": f"{length}"},
+                model=question.geometry.name,
+                format_k=question.formats.key.name,
+                format_v=question.formats.value.name,
+                granule_bytes=question.granule,
+                policy=question.policy,
+                context_tokens=length,
+                budget_bytes=None if question.budget is None else question.budget.kv_bytes,
+                fixed_bytes=cost.fixed_bytes,
+                slope_bytes=cost.slope.numerator,
+                slope_tokens=cost.slope.denominator,
+                answer=answer_of(at, cost, question.policy),
+                need=need_of(at, cost),
+            )
+        )
+    result = EstimateSweep(tuple(rows))
+    if not _wrote_csv_only(request.options.csv, rows, output):
+        output.emit(result, lambda console: sweep_text(result, console))
+    return result
+
+
+def _read_sweep(text: str) -> list[int]:
     """Return the lengths that *text* means: ``context=1k..128k`` doubles, ``...:8k`` steps.
 
     Raises:
@@ -139,6 +245,14 @@ def read_sweep(text: str) -> list[int]:
     if not step:
         lengths = [low << i for i in range((high // low).bit_length())]
         return lengths if lengths[-1] == high else [*lengths, high]
-    if (high - low) // step >= MOST_ROWS:
-        raise UsageError(f"--sweep {text!r}: more than {MOST_ROWS} rows")
+    if (high - low) // step >= _MOST_ROWS:
+        raise UsageError(f"--sweep {text!r}: more than {_MOST_ROWS} rows")
     return [*range(low, high, step), high]
+
+
+def _wrote_csv_only(path: str | None, rows: list[ComparisonRow], output: Output) -> bool:
+    """Write the requested CSV, and return whether it took the place of the result."""
+    from vmtool.report.csv_and_openmetrics import estimates_csv
+
+    output.save(path, lambda: estimates_csv(rows))
+    return path == "-"

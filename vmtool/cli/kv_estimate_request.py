@@ -1,4 +1,4 @@
-"""What the options of ``vmtool kv-estimate`` mean: the model, the memory, and the question."""
+"""What the options of ``vmtool kv-estimate`` mean: model, memory, question, and what an engine makes of it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from vmtool.cli.kv_budget_and_weights import (
+from vmtool.cli.kv_compare_axes import LARGEST_COUNT, check_granule, read_count, read_granule
+from vmtool.cli.kv_model_and_budget import (
     GIVEN,
     ChosenMemory,
+    ModelOptions,
     check_ranks,
+    load_model,
     own_weights,
     ranks_of_heads,
     read_memory,
     read_weights,
 )
-from vmtool.cli.kv_compare_axes import LARGEST_COUNT, check_granule, read_count, read_granule
-from vmtool.cli.kv_model import ModelOptions, load_model
 from vmtool.errors import UsageError
 from vmtool.units import parse_percent, parse_size
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
+    from vmtool.report.kv_estimate_engines import EngineResult
+
 
 #: Granules that are always shown beside the host's page: of Windows and some arm64, and of CUDA.
 KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
@@ -446,3 +449,64 @@ def _host_page() -> int:
     import mmap
 
     return mmap.PAGESIZE
+
+
+def engine_result(request: EstimateRequest, question: Question) -> EngineResult:
+    """Return what the engine of ``--as`` makes of *question*."""
+    made = _engine_result(request, question)
+    budget, geometry = question.budget, question.geometry
+    if budget is None or request.options.blocks is not None:
+        return made  # the memory does not count
+    from vmtool.kv.engines.known_engines import EngineRank
+
+    return replace(made, rank=EngineRank(budget, geometry.tp, geometry.pp, geometry.dcp))
+
+
+def _engine_result(request: EstimateRequest, question: Question) -> EngineResult:
+    from vmtool.kv.engines.known_engines import find_engine
+
+    options = request.options
+    name, version = find_engine(options.engine or "")
+    if name == "vllm":
+        from vmtool.kv.engines.vllm import VllmSettings, as_vllm, default_block
+        from vmtool.kv.estimate import PREFILL_TOKENS
+
+        settings = VllmSettings(
+            max_model_len=question.length,
+            block=options.block or default_block(question.geometry),
+            in_flight=question.in_flight or PREFILL_TOKENS,
+            state_mode=options.state_blocks,
+            encoder_tokens=options.batch_tokens,
+            draft_tokens=options.draft_tokens,
+            kernel_block=options.kernel_block,
+            num_blocks=options.blocks,
+        )
+        return as_vllm(question, settings, version)
+    if name == "sglang":
+        from vmtool.kv.engines.sglang import SglangSettings, as_sglang, default_page
+
+        slots = options.sequences if options.sequences > 1 else None
+        page = options.block or default_page(question.geometry)
+        return as_sglang(question, SglangSettings(page, slots))
+    if name == "trtllm":
+        from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm
+        from vmtool.kv.estimate import PREFILL_TOKENS
+
+        longest = TrtllmSettings(
+            question.length,
+            options.block or 32,
+            options.draft_tokens,
+            options.attention_windows,
+            question.in_flight or PREFILL_TOKENS,
+        )
+        return as_trtllm(question, longest, version)
+    from vmtool.kv.engines.llamacpp import as_llamacpp
+
+    return as_llamacpp(
+        question,
+        unified=options.unified,
+        swa_full=options.swa_full,
+        flash_attention=options.flash_attention,
+        rollback=options.draft_tokens,
+        draft=request.draft,
+    )

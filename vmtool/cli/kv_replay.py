@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli.kv_estimate import BLOCK, IN_FLIGHT, POLICY, RESERVE
-from vmtool.cli.kv_model import MODEL_OPTIONS
+from vmtool.cli.kv_model_and_budget import MODEL_OPTIONS
 from vmtool.cli.kv_replay_request import ReplayOptions
 from vmtool.cli.options import (
     Command,
@@ -289,7 +289,7 @@ class _Run:
 
     def run(self) -> int:
         from vmtool.cli.interrupt import watch_signals
-        from vmtool.cli.kv_budget_and_weights import GIVEN, read_memory
+        from vmtool.cli.kv_model_and_budget import GIVEN, read_memory
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
         from vmtool.cli.kv_replay_request import choose_budget, load_options_model, open_chosen
         from vmtool.cli.progress import progress_line

@@ -9,7 +9,7 @@ from vmtool.cli.kv_compare_axes import check_granule
 from vmtool.errors import UsageError
 
 if TYPE_CHECKING:
-    from vmtool.cli.kv_budget_and_weights import ChosenMemory
+    from vmtool.cli.kv_model_and_budget import ChosenMemory
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.traces.trace import Trace
@@ -78,7 +78,7 @@ class ReplayOptions:
         Raises:
             UsageError: If there are not as many of them as *memory* names devices.
         """
-        from vmtool.cli.kv_budget_and_weights import check_ranks, ranks_of_heads
+        from vmtool.cli.kv_model_and_budget import check_ranks, ranks_of_heads
 
         devices = None if memory is None else memory.count
         tp = ranks_of_heads(self.tp, self.pp, devices)
@@ -236,7 +236,7 @@ def load_options_model(options: ReplayOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.cli.kv_model import ModelOptions, load_model
+    from vmtool.cli.kv_model_and_budget import ModelOptions, load_model
 
     return load_model(ModelOptions.of(asdict(options)))
 
@@ -274,7 +274,7 @@ def choose_budget(
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take, or the weights are more than the budget.
     """
-    from vmtool.cli.kv_budget_and_weights import read_budget, read_memory, refuse_weights
+    from vmtool.cli.kv_model_and_budget import read_budget, read_memory, refuse_weights
     from vmtool.kv.estimate_result import Budget
 
     if memory is None and backing is not None:

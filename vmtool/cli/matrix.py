@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.kv_model import load_cost
+from vmtool.cli.kv_model_and_budget import load_cost
 from vmtool.cli.options import Command, backing_options, host_option, html_option, output_options
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.parameter_types import COUNT, SIZE
