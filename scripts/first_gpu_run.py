@@ -98,7 +98,7 @@ class Rig:
 
 @question
 def facts(rig: Rig) -> str:
-    from vmtool.machine.device_reader import read_device_facts
+    from vmtool.machine.device_facts import read_device_facts
     from vmtool.memory.cuda.devices import device
 
     return str(read_device_facts(device(rig.device)))

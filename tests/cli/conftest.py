@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from vmtool.cli.app import run
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
 from vmtool.machine.facts import (
     CommitFacts,
     EnvironmentFacts,

@@ -265,7 +265,7 @@ def test_no_neighbour_is_named_where_the_list_may_have_vmtool_under_another_numb
     from types import SimpleNamespace
 
     from vmtool.machine import nvml
-    from vmtool.machine.device_facts import DeviceProcess
+    from vmtool.machine.nvml import DeviceProcess
 
     other, ours = DeviceProcess(4242, "engine", MIB), DeviceProcess(os.getpid(), "vmtool", MIB)
     processes = (other, ours) if listed else (other,)

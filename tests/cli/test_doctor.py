@@ -175,8 +175,8 @@ def test_a_control_group_is_found_by_doctor_and_refuses_a_growth(vmtool_child, c
 def test_a_kill_at_the_limit_of_a_control_group_is_attributed_to_it(control_group):
     import subprocess
 
-    from vmtool.machine import cgroup_reader, read_facts
-    from vmtool.machine.cgroup_facts import CgroupFacts
+    from vmtool.machine import cgroups, read_facts
+    from vmtool.machine.cgroups import CgroupFacts
     from vmtool.machine.kernel_files import KernelFiles
     from vmtool.machine.killed_children import diagnose_kill
 
@@ -185,7 +185,7 @@ def test_a_kill_at_the_limit_of_a_control_group_is_attributed_to_it(control_grou
     def facts():
         from dataclasses import replace
 
-        level = cgroup_reader.read_level(KernelFiles(), group.version, group.path)
+        level = cgroups.read_level(KernelFiles(), group.version, group.path)
         return replace(read_facts(), cgroup=CgroupFacts((level,)))
 
     before = facts()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from seccomp import refusing
 
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.units import MIB
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")

@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 SLICE = """
 import json
-from vmtool.machine.device_reader import read_device_facts
+from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory.cuda.devices import device
 info = device(0)

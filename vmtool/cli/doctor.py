@@ -63,7 +63,7 @@ def _describe_devices(ordinal: int | None) -> tuple[DeviceFacts, ...]:
     from contextlib import suppress
 
     from vmtool.errors import VmtoolError
-    from vmtool.machine.device_reader import read_device_facts
+    from vmtool.machine.device_facts import read_device_facts
     from vmtool.memory.cuda.devices import device, devices
 
     with suppress(VmtoolError):

@@ -119,10 +119,9 @@ def _run(options: GrowOptions, output: Output) -> int:
 
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
-    from vmtool.machine import read_facts
-    from vmtool.machine.device_measurements import is_fresh_zero
+    from vmtool.machine import read_facts, with_device
+    from vmtool.machine.device_facts import is_fresh_zero
     from vmtool.machine.device_memory import device_free
-    from vmtool.machine.device_reader import with_device
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory.backing_by_name import open_backing
     from vmtool.memory.governor import Governor

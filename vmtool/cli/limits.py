@@ -57,8 +57,7 @@ def command(
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import progress_line
     from vmtool.json_documents import plain
-    from vmtool.machine import read_facts
-    from vmtool.machine.device_reader import with_device
+    from vmtool.machine import read_facts, with_device
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory.backing_by_name import describe_device
     from vmtool.probes.device_users import refuse_shared_device

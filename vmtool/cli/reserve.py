@@ -44,8 +44,7 @@ def command(
     of memory areas may change by at most one; otherwise the exit code is 3. Nothing is committed,
     so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
-    from vmtool.machine import read_facts
-    from vmtool.machine.device_reader import with_device
+    from vmtool.machine import read_facts, with_device
     from vmtool.memory.backing_by_name import open_backing
     from vmtool.probes.reserve import measured_reservation
     from vmtool.report.reserve import counter_label, to_text

@@ -25,7 +25,7 @@ from vmtool.inspect.memory_areas import (
     parse_numa_maps,
     parse_smaps,
 )
-from vmtool.machine.cgroup_reader import read_cgroups, read_level
+from vmtool.machine.cgroups import read_cgroups, read_level
 from vmtool.machine.kernel_files import KernelFiles, parse_int, parse_pairs
 from vmtool.memory.cgroup_paths import parse_limit
 from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
@@ -33,7 +33,7 @@ from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sam
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
+    from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
 
 #: The names of ``/proc/PID/limits`` that matter here: the limit, and the counter that it bounds.
 _LIMITS: Final = {

@@ -1,26 +1,22 @@
-"""The facts about a device that a result contains."""
+"""The facts of a device that a result contains, read from the driver and NVML; what its calls cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Final
+
+from vmtool.machine.nvml import COMPUTE_MODES, DeviceProcess, read_nvml
+
+if TYPE_CHECKING:
+    from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.cuda.devices import DeviceInfo
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceProcess:
-    """One process that has a context on a device.
-
-    Attributes:
-        pid: Its PID in the machine's own namespace: in a container that is not what ``getpid``
-            answers there.
-        name: Its path as NVML has it; ``None`` if not available.
-        used_bytes: Its memory on the device, its context included; ``None`` where the driver does not
-            count by process (WDDM, some MIG and vGPU configurations).
-    """
-
-    pid: int
-    name: str | None
-    used_bytes: int | None
+_BINDING_CALLS: Final = 201
+_ACCESS_ROUNDS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +67,116 @@ class DeviceFacts:
     fresh_zero: bool | None = None
     used_by: tuple[DeviceProcess, ...] | None = None
     attributes: Mapping[str, int | None] = field(default_factory=dict)
+
+
+def read_device_facts(info: DeviceInfo) -> DeviceFacts:
+    """Return the facts of a device; no context is made for them.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+    """
+    nvml = read_nvml(info.uuid)
+    managed = nvml.device(info.uuid)
+    attributes = dict(info.attributes)
+    mode = attributes.pop("compute_mode", None)
+    ecc, mps, coherent = (_flag(attributes.pop(name, None)) for name in ("ecc", "mps", "coherent"))
+    return DeviceFacts(
+        backing=f"cuda:{info.ordinal}",
+        name=info.name,
+        uuid=info.uuid,
+        pci=info.pci,
+        total_bytes=info.total_bytes,
+        compute_capability=info.compute_capability,
+        driver_version=info.driver_version,
+        module_version=info.module_version or nvml.driver_version,
+        driver_model=info.driver_model,
+        integrated=info.integrated,
+        coherent=coherent,
+        ecc=ecc if managed is None or managed.ecc is None else managed.ecc,
+        mig=None if managed is None else managed.mig,
+        mps=mps,
+        compute_mode=COMPUTE_MODES.get(-1 if mode is None else mode),
+        persistence=None if managed is None else managed.persistence,
+        binding_ns=binding_ns(),
+        attributes=attributes,
+    )
+
+
+def _flag(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def binding_ns() -> int:
+    """Return what Python and the binding add to each driver call: the median of the cheapest one.
+
+    Raises:
+        UnavailableError: If there is no usable driver.
+    """
+    from vmtool.memory.cuda import driver
+
+    call = driver.load().call
+    samples = []
+    for _ in range(_BINDING_CALLS):
+        began = perf_counter_ns()
+        call("cuDriverGetVersion")
+        samples.append(perf_counter_ns() - began)
+    return round(median(samples))
+
+
+def is_fresh_zero(backing: str) -> bool | None:
+    """Return whether the memory of a new handle reads as zero; ``None`` without room for one.
+
+    It is committed after other memory of this process was released, if any was, which is what a
+    driver would hand out again.
+
+    Raises:
+        CudaError: If the driver fails otherwise.
+    """
+    from vmtool.memory.backing_by_name import open_device
+    from vmtool.memory.cuda.copies import DeviceCopies
+    from vmtool.memory.errors import OutOfMemoryError, Unwinding
+
+    opened = open_device(backing, method="cold")
+    nbytes = opened.granularity
+    found = bytearray(nbytes)
+    try:
+        with Unwinding() as stack:
+            stack.undo(opened.close)
+            reservation = opened.reserve(nbytes)
+            stack.undo(opened.unreserve, reservation)
+            opened.commit(reservation, 0, nbytes)
+            DeviceCopies(opened.context).read(reservation, 0, found)
+    except OutOfMemoryError:
+        return None
+    return found == bytes(nbytes)
+
+
+def access_costs(backing: CudaBacking) -> tuple[int, ...]:
+    """Return what access costs: a median of cuMemSetAccess on one handle, in nanoseconds.
+
+    The first is for the device alone, the next with one peer of the backing, with two, and so on. Each
+    is on a new mapping, as the same access once more may cost less.
+
+    Raises:
+        CudaError: If the driver fails.
+    """
+    from vmtool.memory.errors import Unwinding
+
+    call, nbytes = backing.context.call, backing.granularity
+    ordinals = (backing.context.info.ordinal, *backing.peers)
+    access = [backing.context.driver.access(ordinal) for ordinal in ordinals]
+    samples: list[list[int]] = [[] for _ in access]
+    with Unwinding() as stack:
+        address = call("cuMemAddressReserve", nbytes, 0, 0, 0)
+        stack.undo(call, "cuMemAddressFree", address, nbytes)
+        handle = call("cuMemCreate", nbytes, backing.properties, 0)
+        stack.undo(call, "cuMemRelease", handle)
+        for _ in range(_ACCESS_ROUNDS):
+            for count, kept in enumerate(samples, 1):
+                call("cuMemMap", address, nbytes, 0, handle, 0)
+                with Unwinding() as mapped:
+                    mapped.undo(call, "cuMemUnmap", address, nbytes)
+                    began = perf_counter_ns()
+                    call("cuMemSetAccess", address, nbytes, access[:count], count)
+                    kept.append(perf_counter_ns() - began)
+    return tuple(round(median(each)) for each in samples)

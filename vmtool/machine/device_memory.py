@@ -13,8 +13,7 @@ from vmtool.machine.nvml import open_nvml, other_users, read_nvml
 from vmtool.units import MIB
 
 if TYPE_CHECKING:
-    from vmtool.machine.device_facts import DeviceProcess
-    from vmtool.machine.nvml import Nvml
+    from vmtool.machine.nvml import DeviceProcess, Nvml
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.cuda.devices import DeviceInfo

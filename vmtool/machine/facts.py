@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from vmtool.machine.cgroup_facts import CgroupFacts, MemoryPressure
+from vmtool.machine.cgroups import CgroupFacts
 from vmtool.machine.device_facts import DeviceFacts  # noqa: TC001 - decoding reads the types
+from vmtool.machine.kernel_files import MemoryPressure  # noqa: TC001
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits_and_privileges import ResourceLimit  # noqa: TC001
 from vmtool.units import GIB, MIB

@@ -1,12 +1,11 @@
-"""The kernel's text files, from a source that a test replaces with a recorded machine."""
+"""The kernel's text files: reading them, from a source that a test replaces, and parsing their lines."""
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Final, Protocol
-
-from vmtool.machine.cgroup_facts import MemoryPressure
 
 
 class Files(Protocol):
@@ -61,6 +60,19 @@ def parse_choice(text: str | None) -> str | None:
     if text is None or "[" not in text or "]" not in text:
         return None
     return text[text.index("[") + 1 : text.index("]")] or None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPressure:
+    """How long tasks waited for memory, in percent of the last 10 s (Linux's PSI).
+
+    Attributes:
+        some_percent: At least one task waited.
+        full_percent: All tasks waited.
+    """
+
+    some_percent: float
+    full_percent: float
 
 
 #: ``some avg10=0.00 avg60=0.00 avg300=0.00 total=0`` (Documentation/accounting/psi.rst).

@@ -10,7 +10,7 @@ from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_lim
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
-    from vmtool.machine.cgroup_facts import CgroupLevel
+    from vmtool.machine.cgroups import CgroupLevel
     from vmtool.machine.facts import MachineFacts
     from vmtool.machine.kernel_files import Files
 

@@ -1,17 +1,18 @@
-"""The facts of a Linux machine, from the kernel's files."""
+"""The facts of a Linux machine, and what it runs in (container, virtual machine, WSL), from the kernel's files."""
 
 from __future__ import annotations
 
 import mmap
+import os
 import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.cgroup_reader import read_cgroups
-from vmtool.machine.environment import read_environment
+from vmtool.machine.cgroups import read_cgroups
 from vmtool.machine.facts import (
     CommitFacts,
+    EnvironmentFacts,
     HugePageFacts,
     HugePool,
     HugeSize,
@@ -36,6 +37,28 @@ if TYPE_CHECKING:
     from vmtool.machine.kernel_files import Files
 
 
+#: The size of a reserved huge page is in the flags of mmap (include/uapi/asm-generic/hugetlb_encode.h).
+_MAP_HUGETLB: Final = 0x40000
+_MAP_HUGE_SHIFT: Final = 26
+_PATH_HINTS: Final = (
+    ("kubepods", "kubernetes"),
+    ("docker", "docker"),
+    ("libpod", "podman"),
+    ("containerd", "containerd"),
+    ("lxc", "lxc"),
+)
+_PRODUCT_HINTS: Final = (
+    ("kvm", "KVM"),
+    ("qemu", "QEMU"),
+    ("vmware", "VMware"),
+    ("virtualbox", "VirtualBox"),
+    ("virtual machine", "Hyper-V"),
+    ("amazon ec2", "Amazon EC2"),
+    ("google compute engine", "Google Compute Engine"),
+    ("openstack", "OpenStack"),
+)
+# gVisor reports a fixed build date; newer versions also put their name into the release.
+_GVISOR_HINTS: Final = ("gvisor", "Sun Jan 10 15:06:54 PST 2016")
 _MM = "/sys/kernel/mm"
 _THP = f"{_MM}/transparent_hugepage"
 _POOLS = "/sys/kernel/mm/hugepages"
@@ -168,11 +191,6 @@ def _available_pages(files: Files, path: str, free: int) -> int:
     return max(free - reserved, 0) + max(more - surplus, 0)
 
 
-#: The size of a reserved huge page is in the flags of mmap (include/uapi/asm-generic/hugetlb_encode.h).
-_MAP_HUGETLB: Final = 0x40000
-_MAP_HUGE_SHIFT: Final = 26
-
-
 def try_huge_mapping(page_bytes: int) -> bool | None:
     """Map one reserved huge page, untouched, or advise a mapping to be huge; say if that works.
 
@@ -208,3 +226,50 @@ def _sized(files: Files, directory: str) -> list[tuple[int, str]]:
     """Return the sizes and directories of ``hugepages-64kB`` and its like, ascending."""
     matches = (_SIZED.fullmatch(name) for name in files.names(directory))
     return sorted((int(m[1]) << 10, f"{directory}/{m[0]}") for m in matches if m is not None)
+
+
+def read_environment(files: Files, variables: Mapping[str, str] = os.environ) -> EnvironmentFacts:
+    """Return the container, virtual machine, WSL or sandbox around this process, each by a hint."""
+    version = files.read("/proc/version") or ""
+    return EnvironmentFacts(
+        container=_container(files, variables),
+        hypervisor=_hypervisor(files),
+        wsl=parse_wsl(version),
+        gvisor=any(hint in version for hint in _GVISOR_HINTS),
+    )
+
+
+def parse_wsl(version: str) -> int | None:
+    """Return 1 or 2 for a kernel of the Windows Subsystem for Linux, from ``/proc/version``."""
+    if "microsoft" not in version.lower():
+        return None
+    return 2 if "WSL2" in version or "microsoft-standard" in version else 1
+
+
+def _container(files: Files, variables: Mapping[str, str]) -> str | None:
+    if "KUBERNETES_SERVICE_HOST" in variables:
+        return "kubernetes"
+    if files.exists("/.dockerenv"):
+        return "docker"
+    if files.exists("/run/.containerenv"):
+        return "podman"
+    groups = files.read("/proc/self/cgroup") or ""
+    for hint, name in _PATH_HINTS:
+        if f"/{hint}" in groups:
+            return name
+    return variables.get("container") or None  # systemd's convention
+
+
+def _hypervisor(files: Files) -> str | None:
+    product = " ".join(
+        files.read(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")
+    ).lower()
+    for hint, name in _PRODUCT_HINTS:
+        if hint in product:
+            return name
+    kind = (files.read("/sys/hypervisor/type") or "").strip()
+    if kind:
+        return kind.capitalize()
+    cpu = files.read("/proc/cpuinfo") or ""
+    flags = next((line for line in cpu.splitlines() if line.startswith("flags")), "")
+    return "unknown" if "hypervisor" in flags.split() else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from io import FileIO
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.cgroup_reader import read_level
+from vmtool.machine.cgroups import read_level
 from vmtool.machine.kernel_files import KernelFiles, parse_pairs
 from vmtool.machine.killed_children import diagnose_throttling
 from vmtool.memory.cgroup_paths import parse_limit
@@ -21,7 +21,7 @@ from vmtool.memory.cgroup_paths import parse_limit
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vmtool.machine.cgroup_facts import CgroupLevel
+    from vmtool.machine.cgroups import CgroupLevel
     from vmtool.memory.errors import Diagnosis
 
 #: The kernel delays a task by 2 s at most (``MEMCG_MAX_HIGH_DELAY_JIFFIES`` in mm/memcontrol.c), so

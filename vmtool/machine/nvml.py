@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from vmtool.errors import UnavailableError
-from vmtool.machine.device_facts import DeviceProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +25,23 @@ COMPUTE_MODES: Final = {
     3: "exclusive-process",
 }
 _INSTALL: Final = "pip install 'vmtool[nvml]'"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """One process that has a context on a device.
+
+    Attributes:
+        pid: Its PID in the machine's own namespace: in a container that is not what ``getpid``
+            answers there.
+        name: Its path as NVML has it; ``None`` if not available.
+        used_bytes: Its memory on the device, its context included; ``None`` where the driver does not
+            count by process (WDDM, some MIG and vGPU configurations).
+    """
+
+    pid: int
+    name: str | None
+    used_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from fractions import Fraction
 
-    from vmtool.machine.cgroup_facts import CgroupLevel
+    from vmtool.machine.cgroups import CgroupLevel
     from vmtool.machine.facts import MachineFacts
 
 # One 8-byte entry maps a page; the tables above that last level add less than 1 %.

@@ -13,8 +13,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import RefusedError, VmtoolError
-from vmtool.machine.device_measurements import is_fresh_zero
-from vmtool.machine.device_reader import read_device_facts
+from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.context import CallTimes
 from vmtool.memory.cuda.errors import CudaError, DeviceLostError

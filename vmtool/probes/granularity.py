@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import CallError, UnavailableError, VmtoolError
-from vmtool.machine.device_measurements import is_fresh_zero
-from vmtool.machine.device_reader import read_device_facts
+from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.machine.nvml import read_nvml
 from vmtool.memory.backing import Granularity
 from vmtool.memory.backing_by_name import describe_device, open_backing

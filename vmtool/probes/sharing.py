@@ -14,7 +14,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import CallError, UnavailableError, VmtoolError
-from vmtool.machine.device_measurements import access_costs
+from vmtool.machine.device_facts import access_costs
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
 from vmtool.memory.cuda import driver as cu

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.histograms import summarize
-from vmtool.machine import read_facts
-from vmtool.machine.device_measurements import is_fresh_zero
-from vmtool.machine.device_reader import with_device
+from vmtool.machine import read_facts, with_device
+from vmtool.machine.device_facts import is_fresh_zero
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier

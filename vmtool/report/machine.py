@@ -10,9 +10,10 @@ from vmtool.machine.memory_limit_words import BOUND_WORDS
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from vmtool.machine.cgroup_facts import MemoryPressure
-    from vmtool.machine.device_facts import DeviceFacts, DeviceProcess
+    from vmtool.machine.device_facts import DeviceFacts
     from vmtool.machine.facts import HugePageFacts, MachineFacts
+    from vmtool.machine.kernel_files import MemoryPressure
+    from vmtool.machine.nvml import DeviceProcess
     from vmtool.machine.run_conditions import RunConditions
 
 

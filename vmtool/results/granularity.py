@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vmtool.machine.device_facts import DeviceFacts, DeviceProcess  # noqa: TC001 - decoding reads the types
+from vmtool.machine.device_facts import DeviceFacts  # noqa: TC001
 from vmtool.machine.facts import MachineFacts  # noqa: TC001
+from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 from vmtool.memory.backing import Granularity  # noqa: TC001
 from vmtool.results.check_outcomes import Check  # noqa: TC001

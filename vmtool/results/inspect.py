@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
 from dataclasses import dataclass
 
-from vmtool.machine.device_facts import DeviceProcess  # noqa: TC001 - decoding reads the types
 from vmtool.machine.facts import MachineFacts  # noqa: TC001
+from vmtool.machine.nvml import DeviceProcess  # noqa: TC001
 from vmtool.machine.run_conditions import RunConditions  # noqa: TC001
 from vmtool.results.check_outcomes import Check  # noqa: TC001
 

@@ -12,7 +12,7 @@ from vmtool.inspect.findings import find
 from vmtool.inspect.linux_process import describe_group
 from vmtool.inspect.memory_areas import MemoryArea, parse_smaps
 from vmtool.machine import read_facts
-from vmtool.machine.cgroup_reader import read_cgroups
+from vmtool.machine.cgroups import read_cgroups
 from vmtool.results.inspect import (
     ChildProcess,
     FindingRating,

@@ -17,8 +17,7 @@ from vmtool.inspect.memory_areas import ProcessGoneError
 from vmtool.inspect.processes import open_process, read_devices
 from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watch
 from vmtool.machine import read_facts
-from vmtool.machine.device_facts import DeviceProcess
-from vmtool.machine.nvml import ManagedDevice, NvmlReading
+from vmtool.machine.nvml import DeviceProcess, ManagedDevice, NvmlReading
 from vmtool.memory.rlimits_and_privileges import has_capability
 from vmtool.report.inspect_sentences import describe_unavailable
 from vmtool.results.inspect import ProcessDevice, WatchEnding

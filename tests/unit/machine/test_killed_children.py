@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, MemoryPressure
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
 from vmtool.machine.facts import MachineFacts, MemoryFacts, SystemFacts
-from vmtool.machine.kernel_files import KernelFiles
+from vmtool.machine.kernel_files import KernelFiles, MemoryPressure
 from vmtool.machine.killed_children import diagnose_hang, diagnose_kill, read_state
 from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.units import GIB, MIB

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmtool.machine.cgroup_facts import CgroupLevel
+from vmtool.machine.cgroups import CgroupLevel
 from vmtool.machine.memory_high import HighWatch
 from vmtool.units import MIB
 

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from vmtool.errors import ExitCode, UnavailableError
-from vmtool.machine.device_facts import DeviceProcess
-from vmtool.machine.nvml import Nvml, open_nvml, read_nvml
+from vmtool.machine.nvml import DeviceProcess, Nvml, open_nvml, read_nvml
 
 UUID = "766d746f-6f6c-2073-7461-6e642d696e00"
 GIB = 1 << 30

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import ExitCode, RefusedError
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.facts import (
     CommitFacts,
     HugePool,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vmtool.errors import RefusedError
 from vmtool.machine import read_facts
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
 from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.probes.limits import find_limits, largest_reservation, search_ceiling
 from vmtool.probes.question_process import Answer, ask

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from vmtool.machine.device_measurements import access_costs
+from vmtool.machine.device_facts import access_costs
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext

@@ -8,7 +8,7 @@ from printed import printed
 from vmtool.inspect.trends_and_conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, nothing_read
 from vmtool.machine import read_facts
-from vmtool.machine.device_facts import DeviceProcess
+from vmtool.machine.nvml import DeviceProcess
 from vmtool.report.csv_and_openmetrics import process_metrics, samples_csv
 from vmtool.report.inspect import reservation_table, to_text
 from vmtool.report.inspect_page import to_html

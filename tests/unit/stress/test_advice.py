@@ -9,7 +9,7 @@ from stored_runs import gaussian, method, run
 
 from vmtool.compare.confidence_intervals import shift
 from vmtool.machine import read_facts
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
 from vmtool.report.recommendation_and_advice import (
     advice_text,
     huge_text,

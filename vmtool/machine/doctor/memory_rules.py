@@ -14,8 +14,9 @@ from vmtool.machine.preflight import (
 from vmtool.units import GIB, MIB, count_of, format_size
 
 if TYPE_CHECKING:
-    from vmtool.machine.cgroup_facts import CgroupLevel, MemoryPressure
+    from vmtool.machine.cgroups import CgroupLevel
     from vmtool.machine.facts import MachineFacts
+    from vmtool.machine.kernel_files import MemoryPressure
 
 
 #: What `stress` and `kv-replay` have loaded when they plan, beside what doctor has (5 to 6 MiB).

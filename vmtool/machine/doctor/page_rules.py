@@ -8,7 +8,7 @@ from vmtool.machine.doctor.findings import Finding
 from vmtool.units import KIB, format_size
 
 if TYPE_CHECKING:
-    from vmtool.machine.cgroup_facts import GroupLimit
+    from vmtool.machine.cgroups import GroupLimit
     from vmtool.machine.facts import MachineFacts
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import VmtoolError
 from vmtool.json_documents import plain
 from vmtool.machine import read_facts
-from vmtool.machine.device_reader import read_device_facts
+from vmtool.machine.device_facts import read_device_facts
 from vmtool.machine.nvml import users_of
 from vmtool.memory.backing_by_name import describe_device
 from vmtool.results.check_outcomes import CheckOutcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.histograms import Histogram, summarize
-from vmtool.machine.device_measurements import access_costs, is_fresh_zero
+from vmtool.machine.device_facts import access_costs, is_fresh_zero
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.memory.backing_by_name import device_ordinal, open_device
 from vmtool.memory.counters import read_process

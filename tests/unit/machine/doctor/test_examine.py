@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel, GroupLimit, MemoryPressure
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel, GroupLimit
 from vmtool.machine.doctor.examine import examine
 from vmtool.machine.doctor.findings import Rating
 from vmtool.machine.facts import (
@@ -18,6 +18,7 @@ from vmtool.machine.facts import (
     NumaNode,
     SystemFacts,
 )
+from vmtool.machine.kernel_files import MemoryPressure
 from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.units import GIB, KIB, MIB

@@ -18,7 +18,7 @@ import pytest
 from vmtool.errors import VmtoolError
 from vmtool.json_documents import decode
 from vmtool.machine import read_facts
-from vmtool.machine.cgroup_facts import CgroupFacts, CgroupLevel
+from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
 from vmtool.machine.killed_children import KILLED_BY_VMTOOL
 from vmtool.memory.backing_by_name import host_methods
 from vmtool.memory.children import end_child

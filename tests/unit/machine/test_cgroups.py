@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from vmtool.machine.cgroup_facts import GroupLimit
-from vmtool.machine.cgroup_reader import read_cgroups
+from vmtool.machine.cgroups import GroupLimit, read_cgroups
 from vmtool.machine.kernel_files import KernelFiles
 from vmtool.units import GIB, MIB
 
