@@ -112,8 +112,9 @@ def test_a_leak_in_each_cycle_is_found_and_the_counter_named(session, failed, le
     commit = item.buffer.commit
 
     def commit_and_leak(offset, nbytes):
-        leaked.append(mmap.mmap(-1, 256 * KIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        leaked[-1][:] = b"x" * (256 * KIB)
+        # Much more than a collection of what other tests left in this process may give back.
+        leaked.append(mmap.mmap(-1, MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        leaked[-1][:] = b"x" * MIB
         commit(offset, nbytes)
 
     item.runner.spans = _Spans(commit_and_leak, item.buffer.release)
