@@ -43,7 +43,7 @@ from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_l
 from vmtool.kv.engines.vllm import VllmSettings, default_block, vllm_pool
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
 from vmtool.kv.sources import builtin
-from vmtool.kv.sources.gguf.geometry import build as build_gguf
+from vmtool.kv.sources.gguf.layers import build as build_gguf
 from vmtool.kv.sources.hf.config import resolve
 
 TOKENS = 7

@@ -12,7 +12,7 @@ from vmtool.replay.stores import MOST_STEPS, Growth, regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.kv.packing.block_pools import BlockClass
+    from vmtool.kv.packing.blocks_and_ranges import BlockClass
     from vmtool.replay.account import Account, Piece
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.kv.packing.granule_runs import runs_without
+from vmtool.kv.packing.blocks_and_ranges import runs_without
 from vmtool.replay.growth_pattern import Repeated
 from vmtool.replay.prefix_store import PrefixStore
 from vmtool.replay.stores import MOST_STEPS, Growth
@@ -13,8 +13,7 @@ from vmtool.replay.stores import MOST_STEPS, Growth
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.packing.granule_runs import Run
-    from vmtool.kv.packing.range_shapes import Shape
+    from vmtool.kv.packing.blocks_and_ranges import Run, Shape
     from vmtool.replay.account import Account, Piece, Place
     from vmtool.replay.prefixes import Node
     from vmtool.replay.sequence import RunningSequence

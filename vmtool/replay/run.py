@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.errors import CallError
 from vmtool.histograms import summarize
-from vmtool.kv.packing.block_pools import block_classes
-from vmtool.kv.packing.range_shapes import shapes_of
+from vmtool.kv.packing.blocks_and_ranges import block_classes, shapes_of
 from vmtool.replay.account import Account
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_store import RangeStore

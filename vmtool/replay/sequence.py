@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vmtool.kv.traces.request import Request
+    from vmtool.kv.traces.formats import Request
     from vmtool.replay.growth_pattern import GrowthPattern
     from vmtool.replay.prefixes import Node
 

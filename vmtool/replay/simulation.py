@@ -27,7 +27,7 @@ from vmtool.results.kv_replay import OnRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from vmtool.kv.traces.request import Request
+    from vmtool.kv.traces.formats import Request
     from vmtool.replay.account import Account
     from vmtool.replay.rules import Plan
     from vmtool.replay.stores import Store

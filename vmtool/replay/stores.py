@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.kv.packing.block_pools import BlockClass
-    from vmtool.kv.packing.granule_runs import Run
+    from vmtool.kv.packing.blocks_and_ranges import BlockClass, Run
     from vmtool.replay.sequence import RunningSequence
 
 #: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.

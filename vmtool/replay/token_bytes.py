@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from vmtool.kv.packing.entry_counts import EntryCount
+from vmtool.kv.packing.blocks_and_ranges import EntryCount
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost

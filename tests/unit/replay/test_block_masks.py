@@ -7,8 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from vmtool.kv.packing.block_pools import BlockClass, BlockPool
-from vmtool.kv.packing.entry_counts import EntryCount
+from vmtool.kv.packing.blocks_and_ranges import BlockClass, BlockPool, EntryCount
 from vmtool.kv.packing.policies import make_policy
 from vmtool.replay import block_masks
 from vmtool.replay.account import Account

@@ -12,7 +12,7 @@ from vmtool.histograms import summarize_samples
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, Span
 from vmtool.kv.packing.policies import POLICIES, make_policy
-from vmtool.kv.traces.request import Request
+from vmtool.kv.traces.formats import Request
 from vmtool.replay.account import Account
 from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.rules import Plan

@@ -14,7 +14,6 @@ from math import gcd
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from vmtool.errors import UsageError
-from vmtool.kv.packing.granule_runs import granules_touched
 from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ class HeadMajor:
         for count, tensor in self.cost.tensors():
             stride = tensor.row_bytes * self.cost.tokens_held(tensor, self.stride_tokens)
             used = tensor.row_bytes * self.cost.tokens_held(tensor, tokens)
-            touched += count * granules_touched(tensor.heads, stride, used, self.granule)
+            touched += count * _granules_touched(tensor.heads, stride, used, self.granule)
         return sequences * (touched * self.granule + self._state_bytes)
 
     def reserved_bytes(self, tokens: int, sequences: int = 1) -> int:
@@ -428,6 +427,35 @@ def _proportional_loss(
             slack += count * granule * Fraction(held, unit) / usable
     part = 1 - cost.slope / per_token if per_token else Fraction(0)
     return Loss(part, -(-slack.numerator // slack.denominator))
+
+
+def _granules_touched(parts: int, stride: int, used: int, granule: int) -> int:
+    """Return how many granules *parts* spans of *used* bytes, *stride* bytes apart, touch."""
+    if not used:
+        return 0
+    if stride - used < granule:
+        # No whole granule fits between two spans, so together they touch all from end to end.
+        return -(-((parts - 1) * stride + used) // granule)
+    begins = _sum_of_quotients(parts, granule, stride, 0)
+    ends = _sum_of_quotients(parts, granule, stride, used + granule - 1)
+    return ends - begins
+
+
+def _sum_of_quotients(terms: int, divisor: int, step: int, start: int) -> int:
+    """Return the sum of ``(start + i * step) // divisor`` for *i* from 0 to *terms* - 1.
+
+    In logarithmic time: whole quotients are taken out, and what remains is the number of lattice
+    points under a line, which are counted along the other axis with the roles exchanged.
+    """
+    total = 0
+    while True:
+        total += terms * (terms - 1) // 2 * (step // divisor) + terms * (start // divisor)
+        step, start = step % divisor, start % divisor
+        highest = step * terms + start
+        if highest < divisor:
+            return total
+        terms, start = divmod(highest, divisor)
+        step, divisor = divisor, step
 
 
 #: Every policy, with what it does in a few words.

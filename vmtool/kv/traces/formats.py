@@ -1,4 +1,4 @@
-"""The formats of traces, and the numbers and times in them: exact, finite, in range."""
+"""A request of a trace, and the formats of the lines that have one: what is in them is exact and in range."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
-
-from vmtool.kv.traces.request import MAX_TOKENS, LineError
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from vmtool.kv.traces.request import Row
 
+#: No model's context is longer; a larger number is a mistake or an attack.
+MAX_TOKENS: Final = 1 << 26
+#: Tokens of one block of Mooncake's ``hash_ids``.
+PREFIX_TOKENS: Final = 512
+# Blocks of the longest prompt.
+_MAX_PREFIX: Final = 1 << 17
 _SECOND: Final = 10**9
 _MILLISECOND: Final = 10**6
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - only differences count
@@ -27,93 +30,6 @@ _DATE: Final = re.compile(
 # A date is some 56 years after the epoch, and numbers may count from there as well; only the
 # distance to the first one must be small.
 _MAX_SINCE_EPOCH: Final = 1 << 38
-
-
-def tokens(value: Any, name: str) -> int:
-    """Return *value*, a JSON number or the text of one, as a count of tokens.
-
-    Raises:
-        LineError: If it is not a whole number from 0 to the most that a request may have.
-    """
-    if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 9:
-        number = int(value)  # nearly all
-    elif isinstance(value, int) and not isinstance(value, bool):
-        number = value
-    elif isinstance(value, str) and value.isascii() and len(value) <= 20:
-        text = value.strip()
-        whole, _, rest = text.partition(".")  # spreadsheets write 12.0
-        if not whole.isdigit() or rest.strip("0"):
-            raise LineError(f"{name} {_shown(value)} is not a count of tokens")
-        number = int(whole)
-    else:
-        raise LineError(f"{name} {_shown(value)} is not a count of tokens")
-    if not 0 <= number <= MAX_TOKENS:
-        raise LineError(f"{name} {_shown(number)} is not from 0 to {MAX_TOKENS}")
-    return number
-
-
-def decimal_ns(value: Any, name: str, unit_ns: int) -> int:
-    """Return *value*, a number of units of *unit_ns*, in whole nanoseconds.
-
-    Raises:
-        LineError: If it is no finite number from 0 to some 8,700 years.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise LineError(f"{name} {_shown(value)} is not a time")
-    if isinstance(value, str) and len(value) > 40:
-        raise LineError(f"{name} {_shown(value)} is not a time")
-    limit = _MAX_SINCE_EPOCH * 10**9 // unit_ns
-    if isinstance(value, int):
-        if not 0 <= value <= limit:
-            raise LineError(f"{name} {_shown(value)} is not from 0 to {limit}")
-        return value * unit_ns
-    try:
-        number = Decimal(value.strip())
-    except InvalidOperation:
-        raise LineError(f"{name} {_shown(value)} is not a time") from None
-    # The order matters: comparing NaN raises, and 1e999999999 must never be written out.
-    if not number.is_finite() or number < 0 or number > limit:
-        raise LineError(f"{name} {_shown(value)} is not from 0 to {limit}")
-    return int(number * unit_ns)
-
-
-def date_ns(text: str, name: str) -> int:
-    """Return a date and time such as ``2023-11-16 18:17:03.9799600`` in ns after 1970.
-
-    Raises:
-        LineError: If it is none.
-    """
-    match = _DATE.fullmatch(text.strip()) if len(text) <= 64 else None
-    if match is None:
-        raise LineError(f"{name} {_shown(text)} is not a date and time")
-    minute, second, fraction = match.groups()
-    try:
-        since_ns = _minute_ns(minute)
-    except ValueError:
-        raise LineError(f"{name} {_shown(text)} is not a date and time") from None
-    if not 0 <= since_ns < _MAX_SINCE_EPOCH * _SECOND:
-        raise LineError(f"{name} {_shown(text)} is not after 1970")
-    return since_ns + int(second) * _SECOND + int((fraction or "").ljust(9, "0"))
-
-
-@lru_cache(maxsize=64)
-def _minute_ns(text: str) -> int:
-    since = datetime.fromisoformat(text) - _EPOCH
-    return (since.days * 86400 + since.seconds) * _SECOND
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > 128:
-        return f"of {value.bit_length()} bits"
-    if isinstance(value, (dict, list)):
-        return "(a list or an object)"
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-# Blocks of the longest prompt.
-_MAX_PREFIX: Final = 1 << 17
-
 _PROMPT: Final = (
     *("prompt_len", "prompt_length", "prompt_tokens", "input_len", "input_length"),
     *("input_tokens", "num_prefill_tokens", "num_prompt_tokens"),
@@ -130,6 +46,34 @@ _TIME: Final = {
     "timestamp": _SECOND,
     "timestamp_ms": _MILLISECOND,
 }
+#: Arrival time since any moment in ns, prompt tokens, output tokens, names of the prompt's blocks.
+Row: TypeAlias = tuple[int, int, int, tuple[int, ...]]
+
+
+class Request(NamedTuple):  # a tuple is made fast, and a trace may have millions
+    """The request of one line of a trace.
+
+    Attributes:
+        arrival_ns: When it arrives, after the first request of the trace.
+        prompt_tokens: Tokens that are there at once.
+        output_tokens: Tokens that are generated one by one.
+        prefix: Names of the prompt's blocks of :data:`PREFIX_TOKENS` tokens, from its beginning:
+            requests whose first names are equal have these blocks in common.
+    """
+
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    prefix: tuple[int, ...] = ()
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output together."""
+        return self.prompt_tokens + self.output_tokens
+
+
+class LineError(ValueError):
+    """A line that is not a request; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +128,9 @@ def _azure(columns: Mapping[str, int]) -> Format | None:
     def parse(line: str) -> Row:
         cells = _row(line, len(columns))
         return _request(
-            date_ns(cells[at], "TIMESTAMP"),
-            tokens(cells[prompt], "ContextTokens"),
-            tokens(cells[output], "GeneratedTokens"),
+            _date_ns(cells[at], "TIMESTAMP"),
+            _token_count(cells[prompt], "ContextTokens"),
+            _token_count(cells[output], "GeneratedTokens"),
         )
 
     return Format("azure", heading=True, timed=True, parse=parse)
@@ -201,9 +145,9 @@ def _burstgpt(columns: Mapping[str, int]) -> Format | None:
     def parse(line: str) -> Row:
         cells = _row(line, len(columns))
         return _request(
-            decimal_ns(cells[at], "Timestamp", _SECOND),
-            tokens(cells[prompt], "Request tokens"),
-            tokens(cells[output], "Response tokens"),
+            _decimal_ns(cells[at], "Timestamp", _SECOND),
+            _token_count(cells[prompt], "Request tokens"),
+            _token_count(cells[output], "Response tokens"),
         )
 
     return Format("burstgpt", heading=True, timed=True, parse=parse)
@@ -226,9 +170,9 @@ def _detect_objects(keys: Mapping[str, Any]) -> Format:
             if key is not None and key not in found:
                 raise LineError(f"has no {key}")
         return _request(
-            decimal_ns(found[time], time, unit) if time is not None else 0,
-            tokens(found[prompt], prompt),
-            tokens(found[output], output),
+            _decimal_ns(found[time], time, unit) if time is not None else 0,
+            _token_count(found[prompt], prompt),
+            _token_count(found[output], output),
             _prefix(found.get("hash_ids", ())),
         )
 
@@ -291,3 +235,85 @@ def _cells(line: str) -> list[str]:
         return next(csv.reader([line]), [])
     except csv.Error as error:
         raise LineError(f"is not CSV: {error}") from None
+
+
+def _token_count(value: Any, name: str) -> int:
+    """Return *value*, a JSON number or the text of one, as a count of tokens.
+
+    Raises:
+        LineError: If it is not a whole number from 0 to the most that a request may have.
+    """
+    if isinstance(value, str) and value.isdecimal() and value.isascii() and len(value) < 9:
+        number = int(value)  # nearly all
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str) and value.isascii() and len(value) <= 20:
+        text = value.strip()
+        whole, _, rest = text.partition(".")  # spreadsheets write 12.0
+        if not whole.isdigit() or rest.strip("0"):
+            raise LineError(f"{name} {_shown(value)} is not a count of tokens")
+        number = int(whole)
+    else:
+        raise LineError(f"{name} {_shown(value)} is not a count of tokens")
+    if not 0 <= number <= MAX_TOKENS:
+        raise LineError(f"{name} {_shown(number)} is not from 0 to {MAX_TOKENS}")
+    return number
+
+
+def _decimal_ns(value: Any, name: str, unit_ns: int) -> int:
+    """Return *value*, a number of units of *unit_ns*, in whole nanoseconds.
+
+    Raises:
+        LineError: If it is no finite number from 0 to some 8,700 years.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise LineError(f"{name} {_shown(value)} is not a time")
+    if isinstance(value, str) and len(value) > 40:
+        raise LineError(f"{name} {_shown(value)} is not a time")
+    limit = _MAX_SINCE_EPOCH * 10**9 // unit_ns
+    if isinstance(value, int):
+        if not 0 <= value <= limit:
+            raise LineError(f"{name} {_shown(value)} is not from 0 to {limit}")
+        return value * unit_ns
+    try:
+        number = Decimal(value.strip())
+    except InvalidOperation:
+        raise LineError(f"{name} {_shown(value)} is not a time") from None
+    # The order matters: comparing NaN raises, and 1e999999999 must never be written out.
+    if not number.is_finite() or number < 0 or number > limit:
+        raise LineError(f"{name} {_shown(value)} is not from 0 to {limit}")
+    return int(number * unit_ns)
+
+
+def _date_ns(text: str, name: str) -> int:
+    """Return a date and time such as ``2023-11-16 18:17:03.9799600`` in ns after 1970.
+
+    Raises:
+        LineError: If it is none.
+    """
+    match = _DATE.fullmatch(text.strip()) if len(text) <= 64 else None
+    if match is None:
+        raise LineError(f"{name} {_shown(text)} is not a date and time")
+    minute, second, fraction = match.groups()
+    try:
+        since_ns = _minute_ns(minute)
+    except ValueError:
+        raise LineError(f"{name} {_shown(text)} is not a date and time") from None
+    if not 0 <= since_ns < _MAX_SINCE_EPOCH * _SECOND:
+        raise LineError(f"{name} {_shown(text)} is not after 1970")
+    return since_ns + int(second) * _SECOND + int((fraction or "").ljust(9, "0"))
+
+
+@lru_cache(maxsize=64)
+def _minute_ns(text: str) -> int:
+    since = datetime.fromisoformat(text) - _EPOCH
+    return (since.days * 86400 + since.seconds) * _SECOND
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, int) and value.bit_length() > 128:
+        return f"of {value.bit_length()} bits"
+    if isinstance(value, (dict, list)):
+        return "(a list or an object)"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

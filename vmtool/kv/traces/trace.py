@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from io import FileIO
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import InputError, UsageError
 from vmtool.input_files import is_stream, kind_of, open_bytes, open_text
-from vmtool.kv.traces.formats import Format, detect
-from vmtool.kv.traces.request import LISTED_BAD_LINES, MAX_SECONDS, LineError, Reading, Request
+from vmtool.kv.traces.formats import Format, LineError, Request, detect
 from vmtool.kv.traces.synthetic import SYNTHETIC, parse_synthetic, synthetic_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.traces.request import Row
+    from vmtool.kv.traces.formats import Row
 
 
 #: The longest line. One of Mooncake's with a million tokens has some 16 KiB.
@@ -25,6 +25,31 @@ MAX_LINE_BYTES: Final = 1 << 20
 DEFAULT_MAX_BAD_LINES: Final = 100
 #: The part of requests that may be earlier than one before them, unless the trace is sorted.
 MAX_LATE: Final = 0.01
+#: Some 31 years in seconds: beyond, a time is not that of a trace.
+MAX_SECONDS: Final = 10**9
+#: How many bad lines are listed.
+LISTED_BAD_LINES: Final = 5
+
+
+@dataclass(slots=True)
+class Reading:
+    """What was read of a trace so far.
+
+    Attributes:
+        lines: Lines read, with the heading and the bad ones.
+        nbytes: About how many bytes that is.
+        requests: Requests found.
+        late: Requests earlier than one before them; they count as arriving with it.
+        bad: Lines that are not requests.
+        bad_lines: The first of them: line number and what is wrong.
+    """
+
+    lines: int = 0
+    nbytes: int = 0
+    requests: int = 0
+    late: int = 0
+    bad: int = 0
+    bad_lines: list[tuple[int, str]] = field(default_factory=list)
 
 
 class Trace:

@@ -19,7 +19,7 @@ from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources import genai
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
-from vmtool.kv.sources.gguf.geometry import build as build_gguf
+from vmtool.kv.sources.gguf.layers import build as build_gguf
 from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.kv.sources.hf.registry import families

@@ -1,14 +1,16 @@
-"""The layers of a GGUF file, as llama.cpp lays out their caches."""
+"""A GGUF file as a geometry: its layers, as llama.cpp lays out their caches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import (
     Extent,
     Layer,
     LayerKind,
+    ModelGeometry,
     Span,
     StateTensor,
     Tensor,
@@ -16,13 +18,23 @@ from vmtool.kv.geometry import (
     pair,
     whole_layer,
 )
-from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
-from vmtool.kv.sources.gguf.architectures import Architecture, RecurrentState
+from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_TOKENS, Fields
+from vmtool.kv.sources.gguf.architectures import (
+    ARCHITECTURES,
+    NOT_READ,
+    WITHOUT_CACHE,
+    Architecture,
+    RecurrentState,
+    key_names,
+    refuse_unread,
+)
+from vmtool.kv.sources.gguf.reader import read_metadata
 from vmtool.kv.sources.hf import recurrent_states
 from vmtool.kv.sources.hf.families.latents import deepseek_v4_layers
+from vmtool.kv.sources.untrusted_files import name_of
 
 if TYPE_CHECKING:
-    from vmtool.kv.sources.fields import Fields
+    from collections.abc import Mapping
 
 
 _STATE_KINDS = {
@@ -34,6 +46,67 @@ _STATE_KINDS = {
     RecurrentState.SHORT_CONV: LayerKind.SHORT_CONV,
     RecurrentState.RWKV: LayerKind.RWKV,
 }
+
+
+def load(path: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry of the GGUF file *path*.
+
+    Raises:
+        InputError: If the file is malformed, or its architecture or a field is not understood.
+        UsageError: If an override does not apply.
+    """
+    return build(read_metadata(path), path, overrides)
+
+
+def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> ModelGeometry:
+    """Return the geometry that *metadata*, read from *path*, describes."""
+    fields = Fields(metadata, path, overrides=overrides)
+    architecture = fields.text("general.architecture")
+    if architecture is None:
+        hint = "if the model is split into several files, give the first"
+        fields.fail("general.architecture", "is missing", hint=hint)
+    if architecture in WITHOUT_CACHE:
+        fields.fail(
+            "general.architecture", f"is {architecture}, for which llama.cpp makes no cache"
+        )
+    if architecture in NOT_READ:
+        fields.fail(
+            "general.architecture",
+            f"is {architecture}, whose caches vmtool does not read from a GGUF file",
+            hint="give the model's config.json",
+        )
+    known = ARCHITECTURES.get(architecture)
+    fields.architecture = architecture
+    fields.origin = f"src/models/{architecture}.cpp of llama.cpp v0.5.0"
+    fields.defaulted("architecture", architecture, "")
+    fields.names = key_names(architecture)
+    try:
+        builder = LayerBuilder(fields, architecture, known or Architecture())
+        layers = builder.layers()
+        refuse_unread(fields, architecture)
+    except InputError as error:
+        if known is not None:
+            raise
+        message = f"{architecture[:60]!r} is an unknown architecture"
+        raise InputError(
+            path, f"{message}, and its keys are not standard: {error}", field="general.architecture"
+        ) from error
+    for name in set(overrides) - fields.applied:
+        raise UsageError(f"{FLAGS[name]} does not apply to {architecture}: it reads no such value")
+    context = fields.optional("context", high=MAX_TOKENS)
+    fields.defaulted("dtype", "fp16", "llama.cpp keeps f16 by default")
+    return ModelGeometry(
+        name_of(path),
+        architecture,
+        layers,
+        context,
+        "fp16",
+        fields.facts,
+        file_format="gguf",
+        assumed=known is None,
+        mtp_layers=builder.mtp_layers(layers),
+        query_heads=fields.query_heads if any(layer.tensors for layer in layers) else None,
+    )
 
 
 class LayerBuilder:

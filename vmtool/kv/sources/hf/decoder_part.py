@@ -32,7 +32,6 @@ DECODER_KEYS = {
     **dict.fromkeys(("canary", "dia"), "decoder_config"),
     **dict.fromkeys(("musicgen", "musicgen_melody"), "decoder"),
 }
-
 #: Keys under which a model of several parts keeps its decoder, the outermost first.
 INNER_KEYS: Final = (
     "thinker_config",
@@ -43,14 +42,12 @@ INNER_KEYS: Final = (
     "lm_config",
     "vlm_config",
 )
-
 #: Decoders that are another one than their config says, by the model around them.
 _INNER_TYPES: Final = {
     "kimi_k3": "kimi_k3",
     "minimax_m3": "minimax_m3_vl_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
 }
-
 #: Decoders of models whose config may leave their type out, as transformers' config classes do.
 _DEFAULT_INNER_TYPES: Final = {
     **dict.fromkeys(
@@ -68,7 +65,6 @@ _DEFAULT_INNER_TYPES: Final = {
     "paligemma": "gemma",
     "qwen2_audio": "qwen2",
 }
-
 #: Wrappers that repeat a deciding field of their decoder for a purpose of their own.
 _WRAPPER_HARMLESS: Final = {
     "bagel": frozenset({"latent_patch_size", "max_latent_size"}),
@@ -76,7 +72,6 @@ _WRAPPER_HARMLESS: Final = {
     "musicflamingo": frozenset({"head_dim"}),
     "pi0": frozenset({"chunk_size"}),
 }
-
 #: Encoders that are decoders too where ``is_decoder`` says so, and by default are not.
 _DECODERS_IF_SET: Final = frozenset(
     [
@@ -98,7 +93,6 @@ _DECODERS_IF_SET: Final = frozenset(
         "xmod",
     ]
 )
-
 #: Types of transformers 5.24 for which it has no class that generates text.
 _WITHOUT_TEXT: Final = (
     "aimv2 aimv2_text_model albert align align_text_model altclip altclip_text_model"
@@ -137,15 +131,12 @@ _WITHOUT_TEXT: Final = (
     " vitpose_backbone vivit vjepa2 wav2vec2 wav2vec2-bert wav2vec2-conformer wavlm wavtokenizer"
     " x_clip_text_model xclip xclip_text_model xcodec xcodec2 yolos yoso zoedepth"
 )
-
 _ENCODERS: Final = frozenset(_WITHOUT_TEXT.split())
-
 #: What parts of a model are called that are not its decoder.
 _PARTS: Final = (  # a string, as that of _TASKS: few configs need them compiled
     r"_(?:vision|audio|encoder|qformer|sam|vit|vqgan|vqmodel|(?:mask|detr)_decoder|perceiver|perciever"
     r"|tokenizer)(?:_\w+)?$"
 )
-
 #: What a model of pictures or sound is described by, and no decoder of text.
 _SENSES: Final = frozenset(
     [
@@ -164,7 +155,6 @@ _SENSES: Final = frozenset(
         "tubelet_size",
     ]
 )
-
 #: Classes that do something else than continue a text.
 _TASKS: Final = (
     r"For(?:CTC|MaskedLM|\w*Classification|\w*Detection|\w*Segmentation|\w*QuestionAnswering"

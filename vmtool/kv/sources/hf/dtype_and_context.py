@@ -19,18 +19,12 @@ _DTYPES = {
     "half": "fp16",
     "bfloat16": "bf16",
 }
-
 _CACHE_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
-
 #: What vLLM's Quark takes scales from; the cache has the model's type without ``--kv-cache-dtype``.
 _OF_QUARK = ("kv_cache_group", "kv_cache_post_rope", "kv_cache_quant_config")
-
 _OFF: tuple[Any, ...] = (None, False, "", "auto", {}, [])
-
 _NOT_UNDERSTOOD = "quantises the KV cache in a way that is not understood"
-
 _HINT = "remove it from a copy of the file, and give the format of the cache with --dtype"
-
 #: Ways to stretch positions whose ``factor`` is in ``max_position_embeddings`` already.
 _STRETCHED: Final = ("su", "longrope", "llama3")
 

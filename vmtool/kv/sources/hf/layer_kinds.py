@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
 #: Returns the kind of every layer, given the fields and the number of layers.
 Plan = Callable[["Fields", int], list[LayerKind]]
-
 #: What entries of ``layer_types`` mean everywhere. What ``linear_attention`` or ``mamba`` is
 #: depends on the architecture.
 FULL_NAMES = {"full_attention": LayerKind.FULL, "attention": LayerKind.FULL}
-
 WINDOW_NAMES = {**FULL_NAMES, "sliding_attention": LayerKind.WINDOW}
 
 

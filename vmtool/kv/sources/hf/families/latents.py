@@ -245,14 +245,12 @@ MLA_HARMLESS = frozenset(
     {"head_dim", "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim"}
     | {"v_head_dim"}
 )
-
 _MLA = Family(
     plan=layer_kinds.all_of(LayerKind.MLA),
     attention=latent,
     meaning={"full_attention": LayerKind.MLA},
     harmless=MLA_HARMLESS,
 )
-
 SPARSE_MLA = Family(
     plan=layer_kinds.all_of(LayerKind.MLA),
     attention=indexed_latent,
@@ -265,15 +263,12 @@ SPARSE_MLA = Family(
     | {"index_n_heads", "index_topk", "index_topk_freq", "index_topk_pattern"}
     | {"index_skip_topk_offset", "index_share_for_mtp_iteration"},
 )
-
 _DEEPSEEK_V4_HARMLESS = frozenset(
     {"compress_rope_theta", "index_n_heads", "index_topk", "o_lora_rank", "q_lora_rank"}
 )
-
 _MLA_MODELS = (
     "pangu_ultra_moe axk1 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 mistral4 sarvam_mla youtu"
 )
-
 LATENTS: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
     "deepseek_v2": Family(

@@ -1,26 +1,104 @@
-"""How the rows of a sequence are placed in its range: one after the other, or a stride apart."""
+"""The blocks or ranges that a policy gives each sequence, and how they fill as it grows.
+
+A packing policy says how many bytes a length commits. A replay also needs how far a sequence can grow
+before the next granule, so that it can go from one to the next and not from token to token.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from vmtool.kv.geometry import Span
 from vmtool.kv.packing.policies import (
     FloorPerPage,
     HeadMajor,
     KvMerged,
+    Paged,
     PerTensor,
+    StraddleLoses,
     TokenMajor,
 )
 
 if TYPE_CHECKING:
     from vmtool.kv.cost import SequenceCost
-    from vmtool.kv.packing.granule_runs import Run
+    from vmtool.kv.geometry import Extent
     from vmtool.kv.packing.policies import Policy
 
-from vmtool.kv.packing.entry_counts import NO_ENTRIES, EntryCount
+
+@dataclass(frozen=True, slots=True)
+class EntryCount:
+    """How many entries a tensor holds for a length: ``ceil(min(tokens, cap) / every)``.
+
+    Attributes:
+        cap: Tokens beyond which nothing is added; ``None`` where each token counts.
+        every: Tokens for each entry.
+        fixed: Entries whatever the length; the other two do not matter then.
+    """
+
+    cap: int | None = None
+    every: int = 1
+    fixed: int | None = None
+
+    @classmethod
+    def of(cls, extent: Extent, in_flight: int) -> EntryCount:
+        """Return the closed form of ``extent.tokens_held(n, in_flight)``."""
+        if extent.span is Span.FIXED:
+            return cls(fixed=extent.size)
+        every = extent.ratio * extent.ranks
+        if extent.span is Span.WINDOW:
+            return cls(extent.size - 1 + max(in_flight, 1), every)
+        if extent.span is Span.CHUNK:
+            return cls(extent.size + in_flight, every)
+        return cls(None, every)
+
+    def at(self, tokens: int) -> int:
+        """Return the entries for *tokens*."""
+        if self.fixed is not None:
+            return self.fixed
+        if self.cap is not None and tokens > self.cap:
+            tokens = self.cap
+        return -(-tokens // self.every)
+
+    def over(self, tokens: int, more: int) -> int:
+        """Return the sum of the entries for the *more* lengths after *tokens*."""
+        return self._until(tokens + more) - self._until(tokens)
+
+    def _until(self, tokens: int) -> int:
+        """Return the sum of the entries for every length from 1 to *tokens*."""
+        if self.fixed is not None:
+            return self.fixed * tokens
+        beyond = 0
+        if self.cap is not None and tokens > self.cap:
+            beyond = (tokens - self.cap) * -(-self.cap // self.every)
+            tokens = self.cap
+        whole, rest = divmod(tokens, self.every)
+        return self.every * whole * (whole + 1) // 2 + rest * (whole + 1) + beyond
+
+    def longest(self, entries: int) -> int | None:
+        """Return the largest length that needs no more than *entries*; ``None`` for any length."""
+        if self.fixed is not None or (
+            self.cap is not None and entries >= -(-self.cap // self.every)
+        ):
+            return None
+        return entries * self.every
+
+    def period(self, entries: int) -> int | None:
+        """Return the tokens after which there are always *entries* more; ``None`` if that varies."""
+        return entries * self.every if self.shared else None
+
+    @property
+    def shared(self) -> bool:
+        """Whether what early tokens filled stays as it is, so that others can read it too."""
+        return self.fixed is None and self.cap is None
+
+
+#: The entries of a range that has none.
+NO_ENTRIES: Final = EntryCount(fixed=0)
+#: A half-open range of granules in one range of a sequence, ``(first, end)``.
+Run: TypeAlias = tuple[int, int]
 
 
 class Shape(Protocol):
@@ -264,3 +342,112 @@ def _merged(shapes: list[PackedRange | StridedRange]) -> tuple[Shape, ...]:
         alike = replace(shape, count=1)
         counts[alike] = counts.get(alike, 0) + shape.count
     return tuple(replace(shape, count=count) for shape, count in counts.items())
+
+
+def runs_without(runs: tuple[Run, ...], taken: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Return the granules of *runs* that are not in *taken*, both ascending."""
+    if not taken:
+        return runs
+    if len(runs) == len(taken) == 1 and runs[0][0] == taken[0][0]:  # filled from the front
+        low, high = taken[0][1], runs[0][1]
+        return ((low, high),) if low < high else ()
+    found: list[Run] = []
+    taken_at = iter((*taken, (1 << 64, 1 << 64)))
+    start, end = next(taken_at)
+    for first, last in runs:
+        at = first
+        while end <= at:
+            start, end = next(taken_at)
+        while start < last:
+            if at < start:
+                found.append((at, start))
+            at = end
+            if end >= last:
+                break
+            start, end = next(taken_at)
+        if at < last:
+            found.append((at, last))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPool:
+    """Equal pools of blocks.
+
+    Attributes:
+        count: How many there are.
+        block_bytes: Bytes of a block.
+        drops_straddling: Whether a block that would cross a granule's edge is left out.
+    """
+
+    count: int
+    block_bytes: int
+    drops_straddling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlockClass:
+    """Pools from which a sequence takes the same blocks: the block table has one number for all.
+
+    Attributes:
+        pools: The pools, those of one size together.
+        entries: How many entries a sequence has.
+        block: Entries of a block.
+    """
+
+    pools: tuple[BlockPool, ...]
+    entries: EntryCount
+    block: int
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block in every pool together."""
+        return sum(pool.count * pool.block_bytes for pool in self.pools)
+
+    @property
+    def period(self) -> int | None:
+        """After how many tokens a block is added, at multiples of them; ``None`` if irregularly."""
+        return self.entries.period(self.block)
+
+    def blocks(self, tokens: int) -> int:
+        """Return the blocks of a sequence of *tokens*."""
+        return -(-self.entries.at(tokens) // self.block)
+
+    def longest(self, tokens: int) -> int | None:
+        """Return how far a sequence of *tokens* can grow on the same blocks; ``None``: on and on."""
+        return self.entries.longest(self.blocks(tokens) * self.block)
+
+    def full_blocks(self, tokens: int) -> int:
+        """Return the blocks that the first *tokens* alone fill, which sequences can share."""
+        return tokens // self.entries.every // self.block if self.entries.shared else 0
+
+
+def block_classes(policy: Policy) -> tuple[BlockClass, ...] | None:
+    """Return the pools of *policy*, or ``None`` if it gives each sequence ranges of its own."""
+    if not isinstance(policy, (Paged, StraddleLoses)):
+        return None
+    drops_straddling = isinstance(policy, StraddleLoses)
+    sizes: dict[EntryCount, dict[int, int]] = {}
+    for count, tensor in policy.cost.tensors():
+        pools = sizes.setdefault(EntryCount.of(tensor.extent, policy.cost.in_flight), {})
+        nbytes = policy.block * tensor.bytes_per_token
+        pools[nbytes] = pools.get(nbytes, 0) + count
+    classes = [
+        BlockClass(
+            tuple(BlockPool(count, nbytes, drops_straddling) for nbytes, count in pools.items()),
+            entries,
+            policy.block,
+        )
+        for entries, pools in sizes.items()
+    ]
+    states: dict[int, int] = {}
+    for layer in policy.cost.layers:
+        for state in layer.states:
+            states[state.nbytes] = states.get(state.nbytes, 0) + layer.count
+    if states:
+        # The states of all sequences lie end to end: each has one block, which may cross edges.
+        slots = tuple(
+            BlockPool(count, nbytes, drops_straddling=False) for nbytes, count in states.items()
+        )
+        classes.append(BlockClass(slots, EntryCount(fixed=1), 1))
+    return tuple(classes)
