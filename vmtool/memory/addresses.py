@@ -1,4 +1,4 @@
-"""Access to memory by its address: copying, comparing, and viewing as bytes."""
+"""Access to memory by its address: copying, comparing, viewing as bytes, and zeroed memory of our own."""
 
 from __future__ import annotations
 

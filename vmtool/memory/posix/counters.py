@@ -218,7 +218,7 @@ def read_limits() -> MemoryLimits:
     mappings = max_mappings = None
     try:
         mappings, max_mappings = count_mappings(), _read_int("/proc/sys/vm/max_map_count")
-        meminfo = _read_kib("/proc/meminfo")
+        meminfo = read_kib("/proc/meminfo")
         swap = meminfo.get("SwapTotal", 0)
         total = meminfo.get("MemTotal")
         return MemoryLimits(
@@ -240,7 +240,7 @@ def read_process_limits() -> ProcessLimits:
         limit = read_resource_limit(name)
         return None if limit is None else limit.soft
 
-    status = _read_kib("/proc/self/status")
+    status = read_kib("/proc/self/status")
     space = status.get("VmSize")
     if sys.platform == "darwin":
         from vmtool.memory.macos_calls import read_virtual_size
@@ -282,7 +282,8 @@ def _read_int(path: str) -> int | None:
         return None
 
 
-def _read_kib(path: str) -> dict[str, int]:
+def read_kib(path: str) -> dict[str, int]:
+    """Return the ``Name:  123 kB`` lines of a file, in bytes; none if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return parse_kib(file.read())

@@ -16,9 +16,9 @@ import errno
 import os
 from typing import Final
 
-from vmtool.memory.counter_types import parse_kib
 from vmtool.memory.errors import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
+from vmtool.memory.posix.counters import read_kib
 from vmtool.memory.rlimits_and_privileges import has_capability, how_to_raise, read_resource_limit
 from vmtool.units import format_size
 
@@ -94,7 +94,7 @@ def diagnose_lock(code: int, nbytes: int) -> Diagnosis:
             are not available (mlock(2)).
         nbytes: The length that was to be locked.
     """
-    limit, locked = lock_limit(), _read_locked()
+    limit, locked = lock_limit(), read_kib("/proc/self/status").get("VmLck", 0)
     if limit is not None and (code == errno.EPERM or locked + nbytes > limit):
         return Diagnosis(
             "locked-limit",
@@ -112,11 +112,3 @@ def diagnose_lock(code: int, nbytes: int) -> Diagnosis:
         "the pages are not available, or locking splits areas and vm.max_map_count is reached",
         "lock less; `vmtool doctor` shows every limit",
     )
-
-
-def _read_locked() -> int:
-    try:
-        with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
-            return parse_kib(status.read()).get("VmLck", 0)
-    except OSError:
-        return 0

@@ -1,4 +1,4 @@
-"""The Windows memory calls through ctypes: prototypes, constants, names for messages."""
+"""The Windows memory calls through ctypes: prototypes, constants, and the error of one that failed."""
 
 from __future__ import annotations
 
