@@ -28,7 +28,7 @@ from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.results.stress import StressSettings
 from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
-from vmtool.stress.parent.run import run_stress
+from vmtool.stress.parent.run_workers import run_stress
 from vmtool.stress.plan import settle
 from vmtool.stress.room import Room
 from vmtool.stress.worker.session import Session

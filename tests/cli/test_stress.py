@@ -128,7 +128,7 @@ def test_bad_input_is_refused_before_anything_starts(vmtool, monkeypatch, argume
     def started(*_arguments, **_options):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("vmtool.stress.parent.run.run_workers", started)
+    monkeypatch.setattr("vmtool.stress.parent.run_workers.run_workers", started)
     ran = vmtool("stress", *arguments)
     assert ran.code == code
     assert ran.stdout == ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from vmtool.results.stress import StressSettings
-    from vmtool.stress.parent.run import Progress
+    from vmtool.stress.parent.run_workers import Progress
 
 _EVERY_NS: Final = 200 * 10**6
 # The narrowest terminal that is worth a thought; a wrapped line could not be removed.

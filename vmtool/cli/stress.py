@@ -149,7 +149,7 @@ def _run(
 ) -> StressResult:
     from vmtool.cli.interrupt import watch_signals
     from vmtool.cli.progress import stress_progress
-    from vmtool.stress.parent.run import run_stress
+    from vmtool.stress.parent.run_workers import run_stress
     from vmtool.stress.plan import open_backings, settle
 
     # A device's context takes memory, and the workers have their own: it is not kept.

@@ -25,7 +25,7 @@ from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome
 from vmtool.stress.messages import WorkerPlan, WorkerReport
 from vmtool.stress.parent import worker_process
-from vmtool.stress.parent.run import CycleCount, WorkerRefusedError, run_stress, run_workers
+from vmtool.stress.parent.run_workers import CycleCount, WorkerRefusedError, run_stress, run_workers
 from vmtool.units import MIB
 
 SECOND = 10**9
@@ -184,7 +184,7 @@ def test_what_a_killed_worker_sent_before_is_kept(make, monkeypatch):
             killed.extend(_children(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
-    monkeypatch.setattr("vmtool.stress.parent.run.decode", decode_and_note)
+    monkeypatch.setattr("vmtool.stress.parent.run_workers.decode", decode_and_note)
     result = run_stress(
         make(duration_ns=600 * SECOND), read_facts(), hang_ns=60 * SECOND, progress=kill
     )
@@ -419,7 +419,7 @@ def test_workers_that_memory_high_slows_down_are_all_ended(make, monkeypatch, tm
     """Whoever explains it first is slowed down itself, as long as they hold so much."""
     level = CgroupLevel(str(tmp_path), 2, high_bytes=150 * MIB, high_hits=0)
     facts = replace(read_facts(), cgroup=CgroupFacts((level,)))
-    monkeypatch.setattr("vmtool.stress.parent.run.read_facts", lambda: facts)
+    monkeypatch.setattr("vmtool.stress.parent.run_workers.read_facts", lambda: facts)
     (tmp_path / "memory.high").write_text(f"{150 * MIB}\n", encoding="ascii")
     (tmp_path / "memory.current").write_text(f"{160 * MIB}\n", encoding="ascii")
     (tmp_path / "memory.events").write_text("high 0\n", encoding="ascii")

@@ -39,6 +39,9 @@ _SLOWED_NS: Final = 10 * 10**9
 _GRACE_SLOWED_NS: Final = 2 * 10**9
 #: Loading Python on a busy machine is no hang, whatever the user's timeout for operations is.
 _START_NS: Final = 60 * 10**9
+#: The run with one worker and one thread, for scaling, takes a quarter of the time, 2 s at most.
+_SINGLE_PART: Final = 4
+_SINGLE_NS: Final = 2 * 10**9
 
 
 class WorkerRefusedError(VmtoolError):
@@ -234,11 +237,6 @@ class _Watch:
             for other in self._workers:
                 if not other.final:
                     other.send("go\n")
-
-
-#: The run with one worker and one thread, for scaling, takes a quarter of the time, 2 s at most.
-_SINGLE_PART: Final = 4
-_SINGLE_NS: Final = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
