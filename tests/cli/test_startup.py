@@ -8,6 +8,7 @@ import pytest
 
 _PROBE = """
 import sys
+import vmtool.cli.interrupt  # as at every start
 from vmtool.cli.app import run
 code = run(["--help"])
 loaded = sorted(sys.modules)
@@ -101,7 +102,7 @@ def test_help_loads_nothing_that_only_a_command_needs():
     assert "How many tokens fit?" in result.stdout
     assert not _HEAVY & set(seen["loaded"])
     ours = {name for name in seen["loaded"] if name.startswith("vmtool.")}
-    names = ("cli", "cli.app", "cli.click_context", "cli.streams", "errors", "no_memory")
+    names = ("cli", "cli.app", "cli.interrupt", "cli.streams", "errors", "no_memory")
     assert ours == {f"vmtool.{name}" for name in names}
 
 

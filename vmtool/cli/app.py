@@ -1,4 +1,4 @@
-"""The ``vmtool`` command line: one short module per command, imported when it is used."""
+"""The ``vmtool`` command line: a module for each command, imported when it is used; errors and exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli.click_context import ARGUMENTS, COMMAND_AFTER, Context
 from vmtool.cli.streams import drop_unwritten, print_and_exit, print_help
 from vmtool.errors import (
     REFUSED_BY_POLICY,
@@ -23,6 +22,7 @@ from vmtool.no_memory import is_no_memory, why_no_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
 
 #: Every command under the question that it answers, with the line that ``vmtool -h`` shows, so that
 #: listing imports none of them. The module is ``vmtool.cli.NAME`` (dashes become underscores) and
@@ -64,18 +64,26 @@ COMMAND_GROUPS: Final[dict[str, dict[str, str]]] = {
 COMMANDS: Final[dict[str, str]] = {
     name: line for commands in COMMAND_GROUPS.values() for name, line in commands.items()
 }
-#: Until an ignored interruption is repeated: the callback has returned by then.
-_SOON_S: Final = 0.02
 _TAKE_A_COMMAND: Final = frozenset({"inspect", "fleet"})
+#: Where the group keeps the arguments it was called with, in click's ``meta``.
+ARGUMENTS: Final = "vmtool.arguments"
+#: Where the group keeps the command after ``--`` that ``inspect`` and ``fleet`` take.
+COMMAND_AFTER: Final = "vmtool.command"
+#: Whether ``--markdown`` was given.
+MARKDOWN: Final = "vmtool.markdown"
+#: EPERM and ENOSYS, with which a sandbox answers calls that it does not allow.
+_REFUSALS: Final = {1, 38}
 
 
-@contextmanager
-def _pipe_may_close() -> Iterator[None]:
-    """Exit with 0 when the reader has closed the pipe; click itself would exit with 1."""
-    try:
-        yield
-    except BrokenPipeError as error:
-        raise click.exceptions.Exit(ExitCode.DONE) from error
+class Context(click.Context):
+    """A context whose help fits a narrow terminal, where click would write 50 columns."""
+
+    def make_formatter(self) -> click.HelpFormatter:
+        import shutil  # a fiftieth of a start that shows no help
+
+        columns = shutil.get_terminal_size().columns
+        width = max(columns - 2, 20) if columns < 52 else None
+        return self.formatter_class(width=width, max_width=self.max_content_width)
 
 
 class _LazyGroup(click.Group):
@@ -142,6 +150,15 @@ class _LazyGroup(click.Group):
             with formatter.indentation():
                 # Padded, so that the lines of all groups begin in the same column.
                 formatter.write_dl([(name.ljust(width), line) for name, line in commands.items()])
+
+
+@contextmanager
+def _pipe_may_close() -> Iterator[None]:
+    """Exit with 0 when the reader has closed the pipe; click itself would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise click.exceptions.Exit(ExitCode.DONE) from error
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -222,51 +239,12 @@ def _lost_device() -> VmtoolError | None:
 
 def entry() -> NoReturn:
     """Run the command line and exit with the code that says how it went."""
-    import signal
+    from vmtool.cli.interrupt import raise_interruptions
 
-    # Each ends the process silently, unless its parent ignores it. Python gives
-    # the same to Ctrl-C itself.
-    for name in ("SIGTERM", "SIGHUP", "SIGBREAK"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
-    sys.unraisablehook = _again
+    raise_interruptions()
     code = run()
     drop_unwritten()
     sys.exit(code)
-
-
-def _again(failure: sys.UnraisableHookArgs) -> None:
-    """Interrupt again, if an interruption came where Python can only ignore it.
-
-    Such as in a callback of a weak reference, of which each import has one.
-    """
-    if not isinstance(failure.exc_value, KeyboardInterrupt):
-        sys.__unraisablehook__(failure)
-        return
-    import threading
-
-    again = threading.Timer(_SOON_S, _interrupt)
-    again.daemon = True
-    try:
-        again.start()
-    except RuntimeError:  # no thread can be started: what is going on is not worth waiting for
-        os._exit(ExitCode.INTERRUPTED)
-
-
-def _interrupt() -> None:
-    """Send this process a signal that it handles: a shell's background job ignores SIGINT."""
-    import signal
-    import threading
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    number = next((n for n in numbers if callable(signal.getsignal(n))), signal.SIGINT)
-    if sys.platform == "win32":
-        import _thread
-
-        _thread.interrupt_main(number)
-    else:  # to the main thread, so that a call in which it waits returns
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
 def _unforeseen(error: Exception) -> VmtoolError:
@@ -278,10 +256,6 @@ def _unforeseen(error: Exception) -> VmtoolError:
         told = VmtoolError("this process cannot get more memory", cause=cause, hint=hint)
     told.__cause__ = error
     return told
-
-
-#: EPERM and ENOSYS, with which a sandbox answers calls that it does not allow.
-_REFUSALS: Final = {1, 38}
 
 
 def _refused(error: OSError) -> VmtoolError:

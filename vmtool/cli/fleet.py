@@ -110,7 +110,7 @@ def command(
     are alike are compared by the mean of their runs; at least 8 of them and 2 runs each are needed.
     The exit code is 3 if a machine differs or has failed checks.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.click_context import COMMAND_AFTER
+    from vmtool.cli.app import COMMAND_AFTER
 
     arguments = context.meta.get(COMMAND_AFTER, ())
     chosen = FleetOptions(arguments=arguments, threshold=_part(threshold), **options)

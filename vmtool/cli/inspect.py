@@ -122,7 +122,7 @@ def command(
     watch prints one report, or one JSON document, when it ends, even after Ctrl-C or SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.click_context import COMMAND_AFTER
+    from vmtool.cli.app import COMMAND_AFTER
     from vmtool.inspect.trends_and_conditions import parse_condition
     from vmtool.inspect.watch import InspectOptions
 

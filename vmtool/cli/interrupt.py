@@ -1,21 +1,23 @@
-"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP as a state that a command checks between two steps."""
+"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP: an exception, or a state that a command checks between two steps."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.click_context import INTERRUPTED
+from vmtool.errors import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+#: Whether a signal asked the command to stop, in click's ``meta``.
+INTERRUPTED: Final = "vmtool.interrupted"
 if sys.platform == "win32":
     _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGBREAK)
 else:  # mypy needs both branches spelled out
@@ -23,11 +25,23 @@ else:  # mypy needs both branches spelled out
 _LONG_S: Final = 3600.0
 #: Signals that arrive within this time are one request.
 _ONE_S: Final = 1.0
+#: Until an ignored interruption is repeated: the callback has returned by then.
+_SOON_S: Final = 0.02
 
 
-@dataclass(slots=True)
+def raise_interruptions() -> None:
+    """Let each of these signals raise ``KeyboardInterrupt``, as Python lets Ctrl-C."""
+    # Each ends the process silently, unless its parent ignores it.
+    for number in _SIGNALS:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
+    sys.unraisablehook = _again
+
+
 class Interruption:
     """Whether the user requested a stop.
+
+    Not a dataclass: every start loads this file, and ``dataclasses`` takes longer than all of it.
 
     Attributes:
         requested: Set by the first signal; a second one, a second later or more, raises
@@ -36,9 +50,12 @@ class Interruption:
         at_once: Whether the first signal raises ``KeyboardInterrupt`` as well.
     """
 
-    requested: bool = False
-    since_s: float = 0.0
-    at_once: bool = False
+    __slots__ = ("at_once", "requested", "since_s")
+
+    def __init__(self, *, requested: bool = False) -> None:
+        self.requested = requested
+        self.since_s = 0.0
+        self.at_once = False
 
     def __bool__(self) -> bool:
         return self.requested
@@ -120,3 +137,35 @@ def _under_nohup(number: int) -> bool:
     """Return whether *number* is a SIGHUP that vmtool's parent process ignores."""
     hang_up = getattr(signal, "SIGHUP", None)
     return number == hang_up and signal.getsignal(number) == signal.SIG_IGN
+
+
+def _again(failure: sys.UnraisableHookArgs) -> None:
+    """Interrupt again, if an interruption came where Python can only ignore it.
+
+    Such as in a callback of a weak reference, of which each import has one.
+    """
+    if not isinstance(failure.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(failure)
+        return
+    import threading
+
+    again = threading.Timer(_SOON_S, _interrupt)
+    again.daemon = True
+    try:
+        again.start()
+    except RuntimeError:  # no thread can be started: what is going on is not worth waiting for
+        os._exit(ExitCode.INTERRUPTED)
+
+
+def _interrupt() -> None:
+    """Send this process a signal that it handles: a shell's background job ignores SIGINT."""
+    import threading
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    number = next((n for n in numbers if callable(signal.getsignal(n))), signal.SIGINT)
+    if sys.platform == "win32":
+        import _thread
+
+        _thread.interrupt_main(number)
+    else:  # to the main thread, so that a call in which it waits returns
+        signal.pthread_kill(threading.main_thread().ident or 0, number)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from vmtool.cli.click_context import MARKDOWN, Context
+from vmtool.cli.app import MARKDOWN, Context
 from vmtool.cli.parameter_types import (
     FILE,
     FILE_OR_STDOUT,

@@ -12,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.click_context import ARGUMENTS, INTERRUPTED, MARKDOWN
+from vmtool.cli.app import ARGUMENTS, MARKDOWN
+from vmtool.cli.interrupt import INTERRUPTED
 from vmtool.cli.streams import UTF_8, drop_unwritten, reader_is_gone, result_encoding, tell
 from vmtool.errors import UsageError, VmtoolError, printable, printable_lines
 
