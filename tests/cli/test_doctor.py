@@ -178,7 +178,7 @@ def test_a_kill_at_the_limit_of_a_control_group_is_attributed_to_it(control_grou
     from vmtool.machine import cgroups, read_facts
     from vmtool.machine.cgroups import CgroupFacts
     from vmtool.machine.kernel_files import KernelFiles
-    from vmtool.machine.killed_children import diagnose_kill
+    from vmtool.machine.killed_or_slowed_children import diagnose_kill
 
     group = control_group
 

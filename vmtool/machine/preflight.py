@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import safe_part
-from vmtool.machine.memory_limit_words import FREE_RAM, describe_bound
-from vmtool.memory.rlimits_and_privileges import how_to_raise, lift_address_space_limit
+from vmtool.machine.memory_limit_words import (
+    describe_bound,
+    describe_huge_pages,
+    describe_safe,
+    how_to_raise_bound,
+)
+from vmtool.memory.rlimits_and_privileges import how_to_raise
 from vmtool.memory.threads import SMALLER_STACKS
 from vmtool.units import MIB, align_down, format_size
 
@@ -17,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from fractions import Fraction
 
-    from vmtool.machine.cgroups import CgroupLevel
     from vmtool.machine.facts import MachineFacts
 
 # One 8-byte entry maps a page; the tables above that last level add less than 1 %.
@@ -29,14 +33,6 @@ _SPARE_MAPPINGS: Final = 1024
 _SPARE_DESCRIPTORS: Final = 8
 #: What a worker takes for itself: an interpreter with the modules of vmtool (16 to 20 MiB resident).
 WORKER_BYTES: Final = 20 * MIB
-#: How to get more memory to commit, by the limit in the way.
-_HOW_TO_RAISE: Final = {
-    "device-memory": "free some of it first: nvidia-smi shows the processes that use it",
-    "available-memory": FREE_RAM,
-    "cgroup-limit": "raise the limit of that control group",
-    "commit-limit": "raise the commit limit: sysctl -w vm.overcommit_ratio=95, or add swap",
-    "unknown": "commit less",
-}
 #: What the next process may have mapped more than this one, so that advice can be followed.
 _NEXT_BYTES: Final = MIB
 # User addresses of x86-64 and arm64 have 47 or 48 bits; not all of them are free.
@@ -156,23 +152,6 @@ def refuse_unsafe(shortages: Iterable[Shortage]) -> None:
             raise RefusedError(shortage.message, hint=shortage.remedy)
 
 
-def describe_safe(facts: MachineFacts, device_free: int | None = None) -> tuple[str, str]:
-    """Return the limit that bounds what is safe to commit, and how to raise it.
-
-    Args:
-        facts: The machine.
-        device_free: Free memory of the device, if the plan is for one.
-    """
-    if device_free is not None:
-        return f"the device has {format_size(device_free)} free", _HOW_TO_RAISE["device-memory"]
-    kind = facts.limiting_bound
-    left = (facts.machine_bounds | facts.process_bounds).get(kind)
-    words = describe_bound(kind, facts)
-    if left is not None:
-        words += f"; {format_size(left - facts.safe_bounds[kind])} of it is kept in reserve"
-    return words, _how_to_raise(kind, facts)
-
-
 def safe_for_workers(facts: MachineFacts, workers: int) -> int:
     """Return what *workers* may commit together, beside what each takes of the machine for itself.
 
@@ -194,26 +173,6 @@ def refuse_without_memory(facts: MachineFacts) -> None:
     if facts.safe_bytes == 0:
         words, remedy = describe_safe(facts)
         raise RefusedError(f"nothing is safe to commit: {words}", hint=remedy)
-
-
-def _how_to_raise(kind: str, facts: MachineFacts) -> str:
-    """Return how to get more memory to commit where the limit called *kind* is in the way."""
-    if kind == "address-space-limit":
-        return lift_address_space_limit(
-            facts.limits.address_space, linux=facts.system.os == "Linux"
-        )
-    if kind == "data-limit":
-        return how_to_raise("RLIMIT_DATA", limit=facts.limits.data)
-    if kind == "cgroup-limit" and (level := facts.cgroup.tightest) is not None:
-        return f"raise the limit of that control group: {group_limit_file(level)}"
-    return _HOW_TO_RAISE[kind]
-
-
-def group_limit_file(level: CgroupLevel) -> str:
-    """Return the file of the limit that bounds *level*."""
-    if level.version == 1:
-        return f"{level.path}/memory.limit_in_bytes"
-    return f"{level.path}/memory.{'high' if level.throttles else 'max'}"
 
 
 def safe_device_part(free: int) -> int:
@@ -259,7 +218,7 @@ def _memory(demand: Demand, facts: MachineFacts) -> Shortage | None:
             "use",
             demand.commit_option,
             safe,
-            _fewer_workers(demand) + _how_to_raise(kind, facts),
+            _fewer_workers(demand) + how_to_raise_bound(kind, facts),
         ),
     )
 
@@ -277,31 +236,6 @@ def _huge_page_pool(demand: Demand, facts: MachineFacts) -> Shortage | None:
         f"the plan commits {format_size(demand.commit_bytes)} in reserved huge pages; {words}",
         safe,
         _at_most("use", demand.commit_option, safe, remedy, also=True),
-    )
-
-
-def describe_huge_pages(facts: MachineFacts, page: int, wanted: int = 0) -> tuple[str, str]:
-    """Return what bounds commits in reserved huge pages of a size, and how to have more of them.
-
-    Args:
-        facts: The machine.
-        page: The size in bytes, of which the machine has a pool or a group a limit.
-        wanted: Bytes that should fit.
-    """
-    bounds = facts.huge_page_bounds(page)
-    kind, size = min(bounds, key=bounds.__getitem__), format_size(page)
-    if kind == "huge-page-group":
-        group = next(each for each in facts.cgroup.huge_pages if each.page_bytes == page)
-        left = f"{format_size(bounds[kind])} of {format_size(group.limit)}"
-        return (
-            f"control group {group.path} leaves {left} in pages of {size}",
-            "raise the hugetlb limit of that group: resources.limits.hugepages-SIZE of the pod",
-        )
-    pool = next(each for each in facts.huge_pages.pools if each.page_bytes == page)
-    more = pool.total + max(-(-(wanted - bounds[kind]) // page), 1)
-    return (
-        f"the pool of huge pages of {size} has {format_size(bounds[kind])} free",
-        f"echo {more} > /sys/kernel/mm/hugepages/hugepages-{page >> 10}kB/nr_hugepages",
     )
 
 
@@ -338,7 +272,7 @@ def _at_most(
     return f"{less}, or {otherwise}" if also else less
 
 
-def _device(demand: Demand, _facts: MachineFacts) -> Shortage | None:
+def _device(demand: Demand, facts: MachineFacts) -> Shortage | None:
     free = demand.device_free_bytes
     if free is None:
         return None
@@ -351,7 +285,7 @@ def _device(demand: Demand, _facts: MachineFacts) -> Shortage | None:
         f"the plan commits {format_size(demand.device_bytes)} on the device, which has "
         f"{format_size(free)} free",
         safe,
-        _at_most("use", demand.commit_option, safe, _HOW_TO_RAISE["device-memory"]),
+        _at_most("use", demand.commit_option, safe, how_to_raise_bound("device-memory", facts)),
     )
 
 
@@ -475,7 +409,7 @@ def _address_space(demand: Demand, facts: MachineFacts) -> Shortage | None:
             "reserve",
             demand.reserve_option,
             max(safe - _NEXT_BYTES, 0),
-            smaller + _how_to_raise("address-space-limit", facts),
+            smaller + how_to_raise_bound("address-space-limit", facts),
             also=True,
         ),
     )
@@ -508,7 +442,7 @@ def _own_stacks(demand: Demand, facts: MachineFacts) -> Shortage | None:
                 f"the threads that read from the workers need {format_size(demand.own_stack_bytes)} "
                 f"for their stacks; {describe_bound(kind, facts)}",
                 left,
-                f"{_fewer_workers(demand)}{SMALLER_STACKS}, or {_how_to_raise(kind, facts)}",
+                f"{_fewer_workers(demand)}{SMALLER_STACKS}, or {how_to_raise_bound(kind, facts)}",
             )
     return None
 
@@ -530,7 +464,7 @@ def _data(demand: Demand, facts: MachineFacts) -> Shortage | None:
             "use",
             demand.writable_option,
             max(safe - _NEXT_BYTES, 0),
-            smaller + _how_to_raise("data-limit", facts),
+            smaller + how_to_raise_bound("data-limit", facts),
             also=True,
         ),
     )
@@ -558,7 +492,7 @@ def _charge(demand: Demand, facts: MachineFacts) -> Shortage | None:
             "reserve",
             option,
             safe,
-            f"{_HOW_TO_RAISE['commit-limit']}, or another --method",
+            f"{how_to_raise_bound('commit-limit', facts)}, or another --method",
             also=True,
         ),
     )

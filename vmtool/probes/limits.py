@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
-from vmtool.machine.preflight import describe_safe
+from vmtool.machine.memory_limit_words import describe_safe
 from vmtool.memory.backing_by_name import describe_device, open_backing
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
 from vmtool.memory.windows.wine import wine_version

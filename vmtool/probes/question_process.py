@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import RefusedError, UnavailableError, VmtoolError
 from vmtool.json_documents import decode
 from vmtool.machine import read_facts
-from vmtool.machine.killed_children import diagnose_kill
+from vmtool.machine.killed_or_slowed_children import diagnose_kill
 from vmtool.machine.preflight import tasks_left
 from vmtool.memory.addresses import window
 from vmtool.memory.backing_by_name import device_ordinal, open_backing, open_device

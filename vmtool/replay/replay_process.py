@@ -22,7 +22,11 @@ from vmtool import errors
 from vmtool.json_documents import decode, plain
 from vmtool.kv.traces.trace import Trace
 from vmtool.machine import read_facts
-from vmtool.machine.killed_children import KILLED_BY_VMTOOL, diagnose_kill, ended_children_s
+from vmtool.machine.killed_or_slowed_children import (
+    KILLED_BY_VMTOOL,
+    diagnose_kill,
+    ended_children_s,
+)
 from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
 from vmtool.memory.threads import start_thread

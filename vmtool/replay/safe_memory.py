@@ -9,12 +9,12 @@ from vmtool import machine
 from vmtool.errors import RefusedError
 from vmtool.kv.packing.blocks_and_ranges import shapes_of
 from vmtool.machine.device_memory import device_free
+from vmtool.machine.memory_limit_words import describe_safe
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     Demand,
     SizeOption,
     check,
-    describe_safe,
     page_table_bytes,
     refuse_unsafe,
     refuse_without_memory,

@@ -18,14 +18,13 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
-from vmtool.machine.memory_limit_words import BOUND_WORDS
+from vmtool.machine.memory_limit_words import BOUND_WORDS, describe_safe
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     Demand,
     Severity,
     SizeOption,
     check,
-    describe_safe,
     page_table_bytes,
     refuse_unsafe,
     refuse_without_memory,

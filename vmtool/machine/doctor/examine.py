@@ -4,35 +4,38 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.doctor.limit_rules import (
-    address_space,
-    data_segment,
-    descriptors,
-    fork_headroom,
-    locked_memory,
-    mappings,
-    processor_time,
-    tasks,
-)
 from vmtool.machine.doctor.memory_rules import (
     LOADED_LATER_BYTES,
+    allocation_granularity,
     available_memory,
     commit_limit_of_windows,
     control_group,
+    large_pages,
+    numa_nodes,
     oom_kills,
     overcommit,
     page_file,
-    swap,
-)
-from vmtool.machine.doctor.page_rules import (
-    allocation_granularity,
-    large_pages,
-    numa_nodes,
     page_size,
     reserved_huge_pages,
+    swap,
     transparent_huge_pages,
 )
-from vmtool.machine.doctor.system_rules import container, gvisor, kernel, macos, wine, wsl
+from vmtool.machine.doctor.process_and_system_rules import (
+    address_space,
+    container,
+    data_segment,
+    descriptors,
+    fork_headroom,
+    gvisor,
+    kernel,
+    locked_memory,
+    macos,
+    mappings,
+    processor_time,
+    tasks,
+    wine,
+    wsl,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

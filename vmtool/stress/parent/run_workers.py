@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import ExitCode, VmtoolError
 from vmtool.json_documents import decode
 from vmtool.machine import read_facts
-from vmtool.machine.memory_high import HighWatch
+from vmtool.machine.killed_or_slowed_children import HighWatch
 from vmtool.machine.run_conditions import RunConditionsWatch
 from vmtool.memory.children import KILL_TIMEOUT_S
 from vmtool.results.stress import Checkpoint, Outcome, StressResult, StressSettings

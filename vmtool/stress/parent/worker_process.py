@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 from vmtool.errors import VmtoolError
 from vmtool.machine import read_facts
 from vmtool.machine.kernel_files import KernelFiles
-from vmtool.machine.killed_children import (
+from vmtool.machine.killed_or_slowed_children import (
     KILLED_BY_VMTOOL,
     diagnose_hang,
     diagnose_kill,

@@ -19,7 +19,7 @@ from vmtool.errors import VmtoolError
 from vmtool.json_documents import decode
 from vmtool.machine import read_facts
 from vmtool.machine.cgroups import CgroupFacts, CgroupLevel
-from vmtool.machine.killed_children import KILLED_BY_VMTOOL
+from vmtool.machine.killed_or_slowed_children import KILLED_BY_VMTOOL
 from vmtool.memory.backing_by_name import host_methods
 from vmtool.memory.children import end_child
 from vmtool.results.stress import Checkpoint, Outcome

@@ -1,7 +1,8 @@
-"""Rules about the limits of this process: addresses, mappings, tasks, descriptors, locked memory."""
+"""Rules about the limits of this process, and about its system: kernel, container, WSL, gVisor, Wine."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.doctor.findings import Finding
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
 _MANY_MAPPINGS: Final = 262_144
 #: What a small run with the default options needs.
 _MIN_MAPPINGS: Final = 1024
+#: A worker of ``vmtool stress`` is a process with a thread of its own, and this one has two for it;
+#: it has three pipes.
+_LEAST_TASKS: Final = 4
+_FEW_TASKS: Final = 16
+_FEW_DESCRIPTORS: Final = 32
+#: Serving engines lock their staging buffers; less than this is a default, and no decision.
+_LITTLE_LOCKED: Final = 64 * MIB
+#: MADV_POPULATE_WRITE, by which --method advise commits.
+_POPULATE_KERNEL: Final = (5, 14)
+_VERSION: Final = re.compile(r"([0-9]+)\.([0-9]+)")
 
 
 def mappings(facts: MachineFacts) -> Finding | None:
@@ -76,15 +87,6 @@ def data_segment(facts: MachineFacts) -> Finding | None:
     if available is None or limit < available:
         return Finding.problem("data-limit", words, remedy)
     return Finding.note("data-limit", words, remedy)
-
-
-#: A worker of ``vmtool stress`` is a process with a thread of its own, and this one has two for it;
-#: it has three pipes.
-_LEAST_TASKS: Final = 4
-_FEW_TASKS: Final = 16
-_FEW_DESCRIPTORS: Final = 32
-#: Serving engines lock their staging buffers; less than this is a default, and no decision.
-_LITTLE_LOCKED: Final = 64 * MIB
 
 
 def tasks(facts: MachineFacts) -> Finding | None:
@@ -188,3 +190,82 @@ def fork_headroom(facts: MachineFacts) -> Finding | None:
     if used > headroom:
         return Finding.problem("fork-headroom", words, "start processes before memory is committed")
     return Finding.ok("fork-headroom", words)
+
+
+def kernel(facts: MachineFacts) -> Finding | None:
+    """Rate the kernel's version."""
+    match = _VERSION.match(facts.system.kernel)
+    if facts.system.os != "Linux" or match is None or facts.environment.gvisor:
+        return None
+    if (int(match[1]), int(match[2])) < _POPULATE_KERNEL:
+        return Finding.note(
+            "old-kernel",
+            f"Linux {facts.system.kernel} has no MADV_POPULATE_WRITE: --method advise is refused",
+            "use Linux 5.14 or later; the other methods work",
+        )
+    return Finding.ok("kernel", f"Linux {facts.system.kernel}")
+
+
+def container(facts: MachineFacts) -> Finding | None:
+    """Rate the container that this process runs in."""
+    name = facts.environment.container
+    if name is None:
+        return None
+    return Finding.note(
+        "container",
+        f"in a container ({name}): limits are set outside it, and sysctls are those of the host",
+        "change limits where the container is started, sysctls on the host",
+    )
+
+
+def wsl(facts: MachineFacts) -> Finding | None:
+    """Rate Windows Subsystem for Linux."""
+    version = facts.environment.wsl
+    if version is None:
+        return None
+    if version == 1:
+        return Finding.note(
+            "wsl",
+            "WSL 1: Windows emulates the Linux calls; times are not those of Linux",
+            "wsl --set-version DISTRIBUTION 2",
+        )
+    return Finding.note(
+        "wsl",
+        "WSL 2: a virtual machine with half of the RAM by default",
+        "set memory= in %UserProfile%\\.wslconfig, then wsl --shutdown",
+    )
+
+
+def gvisor(facts: MachineFacts) -> Finding | None:
+    """Rate gVisor, which stands in for the kernel."""
+    if not facts.environment.gvisor:
+        return None
+    return Finding.note(
+        "gvisor",
+        "gVisor refuses no commit; the sandbox is killed when memory runs out",
+        "stay below the sandbox's memory limit with --budget",
+    )
+
+
+def macos(facts: MachineFacts) -> Finding | None:
+    """Rate what macOS does not offer."""
+    if facts.system.os != "Darwin":
+        return None
+    return Finding.note(
+        "not-available",
+        "macOS has no commit limit, no control groups, no transparent huge pages and no limit of "
+        "memory areas",
+        "watch `memory_pressure` and `vm_stat`: no commit is refused when RAM is short",
+    )
+
+
+def wine(facts: MachineFacts) -> Finding | None:
+    """Rate Wine, which stands in for Windows."""
+    if facts.system.os != "Wine":
+        return None
+    return Finding.note(
+        "wine",
+        f"Wine {facts.system.kernel}, not Windows: it enforces no commit limit, and its times "
+        "say nothing about Windows",
+        "measure on Windows",
+    )
