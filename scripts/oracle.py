@@ -36,13 +36,12 @@ from unittest.mock import MagicMock
 from _llama import Loader
 
 from vmtool.errors import UsageError, VmtoolError
-from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import INDEX_FORMAT, choose_formats
 from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line, mtp_buffers
 from vmtool.kv.engines.vllm import VllmSettings, default_block, vllm_pool
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
-from vmtool.kv.sources import builtin
+from vmtool.kv.sources import builtin, model_lookup
 from vmtool.kv.sources.gguf.layers import build as build_gguf
 from vmtool.kv.sources.hf.config import resolve
 
@@ -133,7 +132,7 @@ def plan(names: list[str]) -> int:
         return 0
     counts: Counter[str] = Counter()
     for name in names or builtin.names():
-        geometry = sources.load(name)
+        geometry = model_lookup.load(name)
         formats = choose_formats(geometry.dtype, key="bf16", value="bf16")
         specs = layer_specs(geometry, interface, torch.bfloat16)
         if specs is None:

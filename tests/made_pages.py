@@ -11,8 +11,8 @@ from vmtool.fleet.judge import judge
 from vmtool.fleet.machine_readings import MachineReading
 from vmtool.fleet.machines import Fleet
 from vmtool.kv import estimate as kv
-from vmtool.kv import sources
 from vmtool.kv.packing.policies import POLICIES
+from vmtool.kv.sources import model_lookup
 from vmtool.machine.doctor.findings import Finding
 from vmtool.machine.run_conditions import RunConditions
 from vmtool.report.check import to_html as check_page
@@ -116,7 +116,7 @@ def replay(folder):
 
 
 def estimate(hostile="16 GiB of RAM"):
-    model = sources.load("qwen3.5-27b")
+    model = model_lookup.load("qwen3.5-27b")
     question = kv.Question(
         model,
         kv.choose_formats(model.dtype, key=None, value=None),

@@ -19,7 +19,7 @@ from vmtool.cli.kv_replay_compare import compare_cells, replay_cells
 from vmtool.cli.kv_replay_request import ReplayOptions
 from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
-from vmtool.kv.sources import load
+from vmtool.kv.sources.model_lookup import load
 from vmtool.memory.windows.wine import wine_version
 from vmtool.replay.run import run_replay
 from vmtool.report import kv_replay as report

@@ -277,7 +277,7 @@ def _say_what_takes_time(given: EstimateOptions, output: Output) -> None:
     if given.budget is not None:
         output.announce(given.budget.strip().lower())
     if given.model is not None:
-        from vmtool.kv.sources import remote_name
+        from vmtool.kv.sources.model_lookup import remote_name
 
         repository = remote_name(given.model)
         if repository is not None:

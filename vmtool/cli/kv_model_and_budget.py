@@ -96,15 +96,15 @@ def load_model(options: ModelOptions) -> ModelGeometry:
     Raises:
         UsageError: If they name none, or more than one.
     """
-    from vmtool.kv import sources
+    from vmtool.kv.sources import model_lookup
 
     values = options.overrides
     if options.model and options.hub:
         raise UsageError("give MODEL or --hub, not both")
     if options.hub:
-        return sources.from_hub(options.hub, overrides=values)
+        return model_lookup.from_hub(options.hub, overrides=values)
     if options.model:
-        return sources.load(options.model, overrides=values)
+        return model_lookup.load(options.model, overrides=values)
     missing = [name for name in ("layers", "kv_heads", "head_dim") if name not in values]
     if missing:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in missing)
@@ -112,7 +112,7 @@ def load_model(options: ModelOptions) -> ModelGeometry:
             f"without MODEL, {flags} must be given too" if values else "no MODEL",
             hint="vmtool kv-estimate --list shows the built-in models",
         )
-    return sources.from_flags(**values)
+    return model_lookup.from_flags(**values)
 
 
 def load_cost(model: str) -> SequenceCost:
@@ -126,7 +126,7 @@ def load_cost(model: str) -> SequenceCost:
     """
     from vmtool.kv.cost import SequenceCost
     from vmtool.kv.element_formats import choose_formats
-    from vmtool.kv.sources import load
+    from vmtool.kv.sources.model_lookup import load
 
     geometry = load(model)
     formats = choose_formats(geometry.dtype, key=None, value=None, cache_dtype=geometry.cache_dtype)
@@ -319,7 +319,8 @@ def read_weights(text: str | None) -> tuple[int, str]:
 
 def own_weights(name: str | None) -> tuple[int, str]:
     """Return the bytes of the weights of the model that *name* means where they can be known, and how."""
-    from vmtool.kv.sources import builtin, remote_name
+    from vmtool.kv.sources import builtin
+    from vmtool.kv.sources.model_lookup import remote_name
 
     if name is None:
         return 0, ""

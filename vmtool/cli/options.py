@@ -139,7 +139,7 @@ def _method_names() -> Iterable[str]:
 
 
 def _model_names() -> Iterable[str]:
-    from vmtool.kv.sources import builtin_names
+    from vmtool.kv.sources.model_lookup import builtin_names
 
     return builtin_names()
 

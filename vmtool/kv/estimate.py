@@ -191,7 +191,7 @@ def estimate(
         UsageError: If a value is out of range, or the model cannot be divided or stored so.
         InputError: If the model's file is not understood.
     """
-    from vmtool.kv.sources import load  # noqa: PLC0415 - most questions come with a geometry
+    from vmtool.kv.sources.model_lookup import load  # noqa: PLC0415 - rarely needed
 
     sizes = {"budget": budget, "context": context, "sequences": sequences, "tp": tp, "pp": pp}
     sizes |= {"dcp": dcp, "granule": granule, "block": block}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv import sources
 from vmtool.kv.geometry import Extent, LayerKind, Span
+from vmtool.kv.sources import model_lookup
 from vmtool.units import GIB, MIB
 
 # layers, kv heads, head_dim; tokens; the size that was published, in MiB, for an f16 cache.
@@ -67,7 +67,7 @@ def test_524288_bytes_a_token_as_tensorrt_llm_logged(dense, cost_of):
 )
 def test_latents_as_sglang_logged(cost_of, name, dtype, tokens, gib):
     # Source: public logs, which say GB and divide by 2^30.
-    assert round(cost_of(sources.load(name), dtype).bytes_for(tokens) / GIB, 2) == gib
+    assert round(cost_of(model_lookup.load(name), dtype).bytes_for(tokens) / GIB, 2) == gib
 
 
 def test_int8_with_scales_as_nano_vllm_logged(dense, cost_of):

@@ -6,7 +6,7 @@ from vmtool.errors import UsageError
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import FORMATS, choose_formats, find_format
 from vmtool.kv.geometry import StatePart, StateTensor, Tensor, TensorRole
-from vmtool.kv.sources import load
+from vmtool.kv.sources.model_lookup import load
 
 KEY = Tensor("k", TensorRole.KEY, 8, 128)
 LATENT = Tensor("latent", TensorRole.LATENT, 1, 576, rope_dim=64)

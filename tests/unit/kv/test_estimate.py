@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import vmtool
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.estimate import estimate, fit, fullest_rank, suggest_block, tiles
+from vmtool.kv.sources import model_lookup
 from vmtool.units import GIB, MIB
 
 KIB4, KIB64, MIB2 = 4096, 65536, 2 << 20
@@ -97,8 +97,8 @@ def test_the_suggested_block_is_the_smallest_that_tiles(block, token, granule):
 @pytest.mark.parametrize("pp", [2, 4])
 @pytest.mark.parametrize("length", [1024, 8192])
 def test_the_stage_of_a_pipeline_is_the_one_with_most_bytes_at_the_length(pp, length):
-    for name in sources.builtin_names():
-        model = sources.load(name)
+    for name in model_lookup.builtin_names():
+        model = model_lookup.load(name)
         formats = choose_formats(model.dtype, key=None, value=None)
         try:
             rank = fullest_rank(model, formats, length, pp=pp)

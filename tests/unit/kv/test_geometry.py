@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.geometry import (
     Extent,
     Layer,
@@ -21,6 +20,7 @@ from vmtool.kv.geometry import (
     Tensor,
     TensorRole,
 )
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.builtin import config_of
 from vmtool.kv.sources.hf.config import resolve
 
@@ -219,11 +219,11 @@ def test_mtp_layers_count_only_with_draft_tokens():
     assert (len(drafted.layers), drafted.draft) == (63, "MTP")
     assert drafted.layers[-1].tensors == model.layers[-1].tensors
     assert [group.count for group in drafted.groups()] == [61, 2]
-    assert sources.load("llama-3.1-8b").with_draft().draft == ""
+    assert model_lookup.load("llama-3.1-8b").with_draft().draft == ""
 
 
 def test_the_mtp_layer_of_deepseek_v4_is_that_of_the_ratio_after_the_layers():
-    drafted = sources.load("deepseek-v4-flash").with_draft()
+    drafted = model_lookup.load("deepseek-v4-flash").with_draft()
     layer = drafted.layers[43]
     assert (len(drafted.layers), layer.kind, layer.window) == (44, LayerKind.WINDOW, 128)
 
@@ -233,7 +233,7 @@ def test_the_mtp_layer_of_deepseek_v4_is_that_of_the_ratio_after_the_layers():
     [("deepseek-v4-flash-0731", 43), ("deepseek-v4-pro-0813", 61), ("deepseek-v4.1-flash", 40)],
 )
 def test_dspark_has_three_layers_with_a_window_whatever_the_number_of_mtp_layers(name, layers):
-    model = sources.load(name)
+    model = model_lookup.load(name)
     added = model.with_draft().layers[len(model.layers) :]
     assert [layer.index for layer in added] == [layers, layers + 1, layers + 2]
     assert {(layer.kind, layer.window, layer.states) for layer in added} == {
@@ -249,14 +249,14 @@ def test_mtp_layers_that_nothing_describes_are_refused():
 
 
 def test_a_draft_models_layers_follow_those_of_the_model():
-    model = sources.load("llama-3.1-8b").with_draft(sources.load("gemma-3n-e2b"))
+    model = model_lookup.load("llama-3.1-8b").with_draft(model_lookup.load("gemma-3n-e2b"))
     assert [layer.index for layer in model.layers] == list(range(62))
     shared = model.layers[-1]
     assert shared.draft
-    assert shared.shares == 32 + sources.load("gemma-3n-e2b").layers[-1].shares
+    assert shared.shares == 32 + model_lookup.load("gemma-3n-e2b").layers[-1].shares
 
 
 def test_the_last_stage_has_the_layers_of_the_draft():
-    model = sources.load("llama-3.1-8b").with_draft(sources.load("llama-3.2-1b"))
+    model = model_lookup.load("llama-3.1-8b").with_draft(model_lookup.load("llama-3.2-1b"))
     fullest = model.shard(pp=2)
     assert [layer.draft for layer in fullest.layers] == [False] * 16 + [True] * 16

@@ -30,7 +30,7 @@ def repository_of(spec: str) -> str | None:
 
 
 def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
-    """Return the geometry of *spec*; see `vmtool.kv.sources.from_hub`."""
+    """Return the geometry of *spec*; see `vmtool.kv.sources.model_lookup.from_hub`."""
     repository = repository_of(spec)
     if repository is None:
         raise UsageError(f"{spec[:200]!r} is not of the form owner/name")

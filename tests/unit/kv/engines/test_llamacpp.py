@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.llamacpp import (
     LlamaCppSettings,
@@ -19,6 +18,7 @@ from vmtool.kv.engines.llamacpp import (
 from vmtool.kv.estimate import Question
 from vmtool.kv.estimate_result import FormatOrigin
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
+from vmtool.kv.sources import model_lookup
 from vmtool.units import MIB
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"
@@ -27,7 +27,7 @@ from oracle import expected_lines  # noqa: E402 - a script, not a module of the 
 
 
 def buffers(name, context, key="f16", value=None, **settings):
-    geometry = sources.load(name)
+    geometry = model_lookup.load(name)
     formats = choose_formats(geometry.dtype, key=key, value=value or key)
     return llamacpp_buffers(geometry, formats, LlamaCppSettings(context, **settings))
 
@@ -107,7 +107,9 @@ def test_a_latent_has_one_type():
 
 def mtp(name, **settings):
     formats = choose_formats(None, key="f16", value="f16")
-    return mtp_buffers(sources.load(name).with_draft(), formats, LlamaCppSettings(4096, **settings))
+    return mtp_buffers(
+        model_lookup.load(name).with_draft(), formats, LlamaCppSettings(4096, **settings)
+    )
 
 
 def test_mtp_layers_have_a_cache_without_index_keys_and_states():
@@ -123,7 +125,7 @@ def test_mtp_layers_that_it_does_not_run_are_refused():
 
 
 def test_the_draft_is_kept_in_16_bits_whatever_the_model_is():
-    geometry = sources.load("glm-4.5-air").with_draft()
+    geometry = model_lookup.load("glm-4.5-air").with_draft()
     formats = choose_formats(geometry.dtype, key="q8_0", value="q8_0")
     question = Question(geometry, formats, FormatOrigin.GIVEN, context=4096)
     assert [item.first_type for item in as_llamacpp(question).buffers] == ["q8_0", "f16"]
@@ -135,7 +137,7 @@ def test_formats_that_it_lacks_are_refused():
 
 
 def test_ranks_are_refused():
-    geometry = sources.load("llama-3.1-8b").shard(tp=2)
+    geometry = model_lookup.load("llama-3.1-8b").shard(tp=2)
     with pytest.raises(UsageError, match="does not divide heads among ranks"):
         llamacpp_buffers(
             geometry, choose_formats("fp16", key=None, value=None), LlamaCppSettings(4096)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.sglang import (
@@ -16,12 +15,13 @@ from vmtool.kv.engines.sglang import (
     log_lines,
     sglang_pool,
 )
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
 
 
 def pool(name, budget, page=1, key="bf16", value=None, **ranks):
-    geometry = sources.load(name).shard(**ranks)
+    geometry = model_lookup.load(name).shard(**ranks)
     formats = choose_formats(geometry.dtype, key=key, value=value or key)
     return sglang_pool(SequenceCost.of(geometry, formats), formats, budget, SglangSettings(page))
 
@@ -114,7 +114,7 @@ def test_states_take_nine_parts_of_nineteen_and_one_slot_is_besides():
 
 
 def test_as_many_states_as_are_asked_for():
-    geometry = sources.load("qwen3.5-27b")
+    geometry = model_lookup.load("qwen3.5-27b")
     formats = choose_formats(geometry.dtype, key="bf16", value="bf16")
     cost = SequenceCost.of(geometry, formats)
     found = sglang_pool(cost, formats, 19 * GIB, SglangSettings(state_slots=3))
@@ -139,7 +139,7 @@ def test_formats_that_are_not_modelled_are_refused():
     [("deepseek-v3.2", 64), ("glm-5.2", 64), ("minimax-m3", 128), ("deepseek-v3", 1)],
 )
 def test_a_page_without_a_size_is_what_kernels_of_index_keys_take(name, page):
-    assert default_page(sources.load(name)) == page
+    assert default_page(model_lookup.load(name)) == page
 
 
 def test_index_keys_beside_k_and_v_have_a_pool_of_their_own():

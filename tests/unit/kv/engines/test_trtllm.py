@@ -3,13 +3,13 @@
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm, log_lines, trtllm_pools
 from vmtool.kv.engines.vllm import VllmSettings, as_vllm
 from vmtool.kv.estimate import Question
 from vmtool.kv.estimate_result import Budget, FormatOrigin
+from vmtool.kv.sources import model_lookup
 from vmtool.units import GIB
 
 
@@ -31,7 +31,7 @@ def cost(geometry, dtype=None):
 def test_a_pool_that_was_logged(model, dtype, block, nbytes, tokens, logged):
     settings = TrtllmSettings(9192, block)
     # A few bytes more make no block more.
-    pools = trtllm_pools(cost(sources.load(model), dtype), nbytes + 1000, settings)
+    pools = trtllm_pools(cost(model_lookup.load(model), dtype), nbytes + 1000, settings)
     assert [pool.blocks * block for pool in pools] == [tokens]
     *_, last = log_lines(pools, settings)
     assert last == (
@@ -42,7 +42,7 @@ def test_a_pool_that_was_logged(model, dtype, block, nbytes, tokens, logged):
 def test_the_lines_that_were_logged_for_a_small_model():
     # SmolLM2-135M, 9.06 GiB and requests of 2048 tokens: 65 blocks, one for the overlap scheduler.
     settings = TrtllmSettings(2048)
-    model = cost(sources.from_flags(layers=30, kv_heads=3, head_dim=64), "bf16")
+    model = cost(model_lookup.from_flags(layers=30, kv_heads=3, head_dim=64), "bf16")
     pools = trtllm_pools(model, 422_048 * 23_040, settings)
     assert log_lines(pools, settings) == [
         (
@@ -57,13 +57,13 @@ def test_the_lines_that_were_logged_for_a_small_model():
 def test_a_request_that_does_not_fit_is_shortened_to_the_blocks():
     # A public log: window size 262112 of 8191 blocks, for requests of 262,145 tokens.
     settings = TrtllmSettings(262_144)
-    model = cost(sources.from_flags(layers=9, kv_heads=4, head_dim=128), "fp8")
+    model = cost(model_lookup.from_flags(layers=9, kv_heads=4, head_dim=128), "fp8")
     line, *_ = log_lines(trtllm_pools(model, 8191 * 32 * 9216, settings), settings)
     assert line.startswith("Max KV cache blocks per sequence: 8193 [window size=262112]")
 
 
 def test_windows_count_only_where_they_are_set_and_share_the_memory_evenly():
-    model = cost(sources.load("gemma-3-12b"))  # 40 layers with a window of 1024, 8 without
+    model = cost(model_lookup.load("gemma-3-12b"))  # 40 layers with a window of 1024, 8 without
     (pool,) = trtllm_pools(model, GIB, TrtllmSettings(8192))
     assert pool.blocks == GIB // (48 * 8192) // 32
     window, full = trtllm_pools(model, GIB, TrtllmSettings(8192, windows=True))
@@ -89,7 +89,7 @@ def test_a_request_reserves_the_window_and_what_one_step_reads(
 
 
 def test_the_requests_are_those_for_which_every_pool_has_blocks():
-    model = sources.load("gemma-3-12b")
+    model = model_lookup.load("gemma-3-12b")
     formats = choose_formats(model.dtype, key=None, value=None)
     budget = Budget(4 * GIB, "given")
     question = Question(model, formats, FormatOrigin.MODEL, budget, context=8192)
@@ -108,7 +108,7 @@ def test_the_requests_are_those_for_which_every_pool_has_blocks():
     [("q8_0", "q8_0", "it has no KV type q8_0"), ("fp8", "bf16", "must have the same type")],
 )
 def test_other_types_are_refused_with_the_reason(key, value, message):
-    model = sources.load("qwen3-8b")
+    model = model_lookup.load("qwen3-8b")
     formats = choose_formats(model.dtype, key=key, value=value)
     question = Question(model, formats, FormatOrigin.GIVEN, Budget(GIB, "given"))
     with pytest.raises(UsageError, match=message):
@@ -118,8 +118,8 @@ def test_other_types_are_refused_with_the_reason(key, value, message):
 
 
 def test_a_draft_model_has_blocks_of_its_own_and_as_many():
-    target = sources.load("llama-3.1-70b")
-    model = cost(target.with_draft(sources.load("llama-3.2-1b")))
+    target = model_lookup.load("llama-3.1-70b")
+    model = cost(target.with_draft(model_lookup.load("llama-3.2-1b")))
     own, draft = trtllm_pools(model, GIB, TrtllmSettings(8192))
     assert own.blocks == draft.blocks == GIB // (80 * 4096 + 16 * 2048) // 32
 
@@ -127,7 +127,7 @@ def test_a_draft_model_has_blocks_of_its_own_and_as_many():
 @pytest.mark.parametrize("model", ["qwen3.5-27b", "whisper-large-v3", "deepseek-v4-flash"])
 def test_what_is_not_modelled_is_refused(model):
     with pytest.raises(UsageError, match="are not modelled"):
-        trtllm_pools(cost(sources.load(model)), GIB, TrtllmSettings(448))
+        trtllm_pools(cost(model_lookup.load(model)), GIB, TrtllmSettings(448))
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,16 @@ def test_what_is_not_modelled_is_refused(model):
 )
 def test_index_keys_that_its_first_manager_has_not_are_refused(model, message):
     with pytest.raises(UsageError, match=message):
-        trtllm_pools(cost(sources.load(model)), GIB, TrtllmSettings(448))
+        trtllm_pools(cost(model_lookup.load(model)), GIB, TrtllmSettings(448))
 
 
 def test_index_keys_of_every_layer_lie_beside_the_latents():
-    (pool,) = trtllm_pools(cost(sources.load("deepseek-v3.2"), "fp8"), GIB, TrtllmSettings(448))
+    (pool,) = trtllm_pools(
+        cost(model_lookup.load("deepseek-v3.2"), "fp8"), GIB, TrtllmSettings(448)
+    )
     assert pool.token_bytes == 61 * (576 + 132)
 
 
 def test_blocks_are_powers_of_two():
     with pytest.raises(UsageError, match="not a power of two"):
-        trtllm_pools(cost(sources.load("qwen3-8b")), GIB, TrtllmSettings(448, 48))
+        trtllm_pools(cost(model_lookup.load("qwen3-8b")), GIB, TrtllmSettings(448, 48))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats, stored_formats
 from vmtool.kv.engines.vllm import (
@@ -20,12 +19,13 @@ from vmtool.kv.engines.vllm import (
 from vmtool.kv.estimate import Question
 from vmtool.kv.estimate_result import Budget, FormatOrigin
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB
 
 
 def cost(name, dtype=None, **ranks):
-    geometry = sources.load(name).shard(**ranks)
+    geometry = model_lookup.load(name).shard(**ranks)
     return SequenceCost.of(geometry, choose_formats(geometry.dtype, key=dtype, value=dtype))
 
 
@@ -220,7 +220,7 @@ def test_index_keys_are_layers_of_another_size_in_the_same_group():
     [("minimax-m3", 128), ("deepseek-v3.2", 64), ("glm-5.2", 64), ("deepseek-v3", 16)],
 )
 def test_a_block_without_a_size_is_what_kernels_of_index_keys_take(name, block):
-    assert default_block(sources.load(name)) == block
+    assert default_block(model_lookup.load(name)) == block
 
 
 def test_index_keys_beside_k_and_v_are_layers_of_the_same_group():
@@ -263,7 +263,7 @@ def test_compressed_index_keys_are_refused():
 )
 def test_fp8_latents_of_sparse_attention_are_stored_with_scales(name, asked, stored):
     formats = choose_formats("bf16", key=asked, value=asked)
-    assert stored_formats(sources.load(name), formats).key.name == stored
+    assert stored_formats(model_lookup.load(name), formats).key.name == stored
 
 
 def test_ranks_that_divide_the_tokens_hold_more_together():

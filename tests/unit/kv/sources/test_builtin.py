@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Source, Span
-from vmtool.kv.sources import builtin
+from vmtool.kv.sources import builtin, model_lookup
 
 ROOT = Path(__file__).parents[4]
 
@@ -36,7 +35,7 @@ def test_a_built_in_model_costs_what_was_worked_out_for_it(row):
             for tensor in layer.tensors
             if tensor.extent.span is Span.ALL and not tensor.name.startswith("index")
         )
-        for layer in sources.load(name).layers
+        for layer in model_lookup.load(name).layers
     ]
     assert (sum(map(bool, kept)), sum(kept)) == (layers, expected)
 
@@ -52,15 +51,15 @@ def test_each_entry_has_a_name_of_its_own_and_so_has_each_model_of_the_hub():
     # One model may have two owners, but a name alone means one entry.
     entries = {}
     for name in builtin.hub_names():
-        layers = sources.load(name).layers
+        layers = model_lookup.load(name).layers
         assert entries.setdefault(name.lower().rpartition("/")[2], layers) == layers
 
 
 def test_every_name_of_the_hub_resolves_to_the_layers_of_its_entry():
     for name in builtin.hub_names():
-        model = sources.load(name)
+        model = model_lookup.load(name)
         assert model.name == name
-        assert sources.load(name.rpartition("/")[2].lower()).layers == model.layers
+        assert model_lookup.load(name.rpartition("/")[2].lower()).layers == model.layers
 
 
 def test_an_entry_tells_which_models_of_the_hub_it_stands_for():
@@ -70,9 +69,9 @@ def test_an_entry_tells_which_models_of_the_hub_it_stands_for():
 
 
 def test_a_model_of_the_hub_that_is_built_in_needs_no_network():
-    assert sources.remote_name("Qwen/Qwen3-8B") is None
-    assert sources.load("qwen/qwen3-8b-base").layers == sources.load("qwen3-8b").layers
-    assert sources.remote_name("Qwen/Qwen3-8B-of-mine") == "Qwen/Qwen3-8B-of-mine"
+    assert model_lookup.remote_name("Qwen/Qwen3-8B") is None
+    assert model_lookup.load("qwen/qwen3-8b-base").layers == model_lookup.load("qwen3-8b").layers
+    assert model_lookup.remote_name("Qwen/Qwen3-8B-of-mine") == "Qwen/Qwen3-8B-of-mine"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +99,8 @@ def test_no_other_word_of_an_entry_is_a_name(word):
 
 
 def test_a_base_model_keeps_its_own_context():
-    assert sources.load("qwen2.5-7b").context_tokens == 32768
-    assert sources.load("Qwen/Qwen2.5-7B").context_tokens == 131072
+    assert model_lookup.load("qwen2.5-7b").context_tokens == 32768
+    assert model_lookup.load("Qwen/Qwen2.5-7B").context_tokens == 131072
 
 
 def test_weights_are_two_bytes_a_parameter_or_the_published_size():
@@ -145,12 +144,12 @@ def test_weights_that_nobody_published_are_said_to_be_computed():
 def test_a_model_of_windows_and_states_costs_what_these_take(
     cost_of, name, tokens, windows, states
 ):
-    assert cost_of(sources.load(name)).bytes_for(tokens) == windows + states
+    assert cost_of(model_lookup.load(name)).bytes_for(tokens) == windows + states
 
 
 def test_a_part_of_a_name_of_the_hub_is_answered_with_that_name():
     with pytest.raises(UsageError) as caught:
-        sources.load("Qwen2.5-Coder-7B-Inst")
+        model_lookup.load("Qwen2.5-Coder-7B-Inst")
     assert "Qwen/Qwen2.5-Coder-7B-Instruct" in caught.value.hint
 
 
@@ -258,16 +257,16 @@ def per_token(geometry, element_bytes=2):
 
 
 def test_there_are_at_least_forty_built_in_models_and_all_resolve():
-    names = sources.builtin_names()
+    names = model_lookup.builtin_names()
     assert len(names) >= 40
     assert list(names) == sorted(set(names))
     for name in names:
-        assert sources.load(name).layers
+        assert model_lookup.load(name).layers
 
 
 def test_every_built_in_model_says_where_its_fields_were_read():
-    assert all(builtin.origin_of(name) for name in sources.builtin_names())
-    fact = sources.load("Gemma-4-31B").provenance["model"]
+    assert all(builtin.origin_of(name) for name in model_lookup.builtin_names())
+    fact = model_lookup.load("Gemma-4-31B").provenance["model"]
     assert (fact.value, fact.where) == ("gemma-4-31b", builtin.origin_of("gemma-4-31b"))
 
 
@@ -292,29 +291,29 @@ def test_every_built_in_model_says_where_its_fields_were_read():
     ],
 )
 def test_a_built_in_model_costs_what_was_logged_for_it(name, context, dtype_bytes, mebibytes):
-    assert per_token(sources.load(name), dtype_bytes) * context == mebibytes << 20
+    assert per_token(model_lookup.load(name), dtype_bytes) * context == mebibytes << 20
 
 
 def test_built_in_models_agree_with_figures_in_bug_reports():
     # hf-mem#60: gpt-oss-120b, all 36 layers, 73,728 B; TensorRT-LLM#1400: llama-2-7b, 524,288 B.
-    oss = sources.load("gpt-oss-120b")
+    oss = model_lookup.load("gpt-oss-120b")
     assert sum(2 * t.elements_per_token for layer in oss.layers for t in layer.tensors) == 73_728
-    assert per_token(sources.load("llama-2-7b")) == 524_288
+    assert per_token(model_lookup.load("llama-2-7b")) == 524_288
     # SGLang: Kimi-K2.5, 2,454,421 tokens in 160.63 "GB" (2^30), 61 x 576 x 2.
-    assert per_token(sources.load("kimi-k2.5")) == 61 * 576 * 2
+    assert per_token(model_lookup.load("kimi-k2.5")) == 61 * 576 * 2
 
 
 def test_sliding_layers_of_gemma_4_cost_what_llama_cpp_logs():
     # llama.cpp logs for the sliding cache: 12B 1920 MiB at 6144 cells, E4B 60 MiB at 1536,
     # E2B 12 MiB at 1024.
     for name, cells, mebibytes in (("12b", 6144, 1920), ("e4b", 1536, 60), ("e2b", 1024, 12)):
-        layers = sources.load(f"gemma-4-{name}").layers
+        layers = model_lookup.load(f"gemma-4-{name}").layers
         sliding = [t for x in layers if x.kind is LayerKind.WINDOW for t in x.tensors]
         assert sum(2 * t.elements_per_token for t in sliding) * cells == mebibytes << 20
 
 
 def test_a_built_in_name_ignores_case_and_says_that_it_is_built_in():
-    geometry = sources.load("Llama-3.1-8B")
+    geometry = model_lookup.load("Llama-3.1-8B")
     assert geometry.name == "llama-3.1-8b"
     fact = geometry.provenance["kv_heads"]
     assert (fact.source, fact.where) == (Source.BUILTIN, "built-in llama-3.1-8b")
@@ -330,19 +329,19 @@ def test_a_built_in_name_ignores_case_and_says_that_it_is_built_in():
 )
 def test_a_wrong_name_is_answered_with_close_ones(wrong, suggested):
     with pytest.raises(UsageError, match="neither a file nor a built-in model") as caught:
-        sources.load(wrong)
+        model_lookup.load(wrong)
     assert suggested in caught.value.hint
 
 
 def test_an_address_elsewhere_is_answered_with_what_addresses_are_read():
     with pytest.raises(UsageError) as caught:
-        sources.load("https://example.com/minimax")
+        model_lookup.load("https://example.com/minimax")
     assert caught.value.hint == "give OWNER/NAME, or its address on https://huggingface.co"
 
 
 def test_a_name_like_no_other_is_answered_with_where_to_look():
     with pytest.raises(UsageError) as caught:
-        sources.load("zzzzzzzz" * 1000)
+        model_lookup.load("zzzzzzzz" * 1000)
     assert caught.value.hint == (
         "give a path, OWNER/NAME, or a name that `vmtool kv-estimate --list` shows"
     )
@@ -351,7 +350,7 @@ def test_a_name_like_no_other_is_answered_with_where_to_look():
 def test_a_built_in_model_loads_no_reader():
     code = (
         "import sys; before = set(sys.modules);"
-        "from vmtool.kv import sources; sources.load('qwen3-8b');"
+        "from vmtool.kv.sources import model_lookup; model_lookup.load('qwen3-8b');"
         "heavy = {'json', 'asyncio', 'difflib', 'pathlib', 'numpy', 'onnx', 'huggingface_hub'};"
         "print(sorted(heavy & (set(sys.modules) - before)))"
     )

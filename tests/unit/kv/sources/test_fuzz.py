@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vmtool.errors import VmtoolError
-from vmtool.kv import sources
 from vmtool.kv.geometry import ModelGeometry
-from vmtool.kv.sources import genai
+from vmtool.kv.sources import genai, model_lookup
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
 from vmtool.kv.sources.gguf.layers import build as build_gguf
@@ -121,7 +120,7 @@ def test_any_damage_to_a_json_file_is_a_geometry_or_an_error(write_config, data)
     at = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(at, len(text)))
     path = write_config(text[:at] + data.draw(st.text(max_size=6)) + text[end:])
-    check(sources.load, path)
+    check(model_lookup.load, path)
 
 
 GENAI = {
@@ -204,13 +203,13 @@ def test_any_damage_to_a_gguf_file_is_a_geometry_or_an_error(gguf_bytes, tmp_pat
         damaged[at] = data.draw(st.integers(0, 255))
     path = tmp_path / "m.gguf"
     path.write_bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
-    check(sources.load, str(path))
+    check(model_lookup.load, str(path))
 
 
 def test_the_undamaged_gguf_file_is_read(gguf_bytes, tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(gguf_bytes)
-    assert len(sources.load(str(path)).layers) == 2
+    assert len(model_lookup.load(str(path)).layers) == 2
     assert read_metadata(str(path))["tokenizer.ggml.tokens"] is None
 
 
@@ -236,7 +235,7 @@ def test_any_damage_to_an_onnx_file_is_a_geometry_or_an_error(onnx_bytes, tmp_pa
         damaged[at] = data.draw(st.integers(0, 255))
     path = tmp_path / "m.onnx"
     path.write_bytes(damaged[: data.draw(st.integers(1, len(damaged)))])
-    check(sources.load, str(path))
+    check(model_lookup.load, str(path))
 
 
 HOWS = ("prefix", "suffix", "nested", "moe_config", "vision")

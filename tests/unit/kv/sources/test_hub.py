@@ -10,7 +10,7 @@ import pytest
 from hf_configs import LLAMA
 
 from vmtool.errors import UnavailableError, UsageError
-from vmtool.kv import sources
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.weights import bytes_on_hub
 
 
@@ -38,7 +38,7 @@ def fake_hub(monkeypatch, write_config):
     ["owner/name", "https://huggingface.co/owner/name", "https://hf.co/owner/name/tree/main"],
 )
 def test_a_name_on_the_hub_and_its_address_are_fetched(fake_hub, spec):
-    assert sources.load(spec).name == "owner/name"
+    assert model_lookup.load(spec).name == "owner/name"
     assert fake_hub == [("owner/name", "config.json")]
 
 
@@ -46,7 +46,7 @@ def test_a_config_in_the_cache_is_not_fetched_again(fake_hub, monkeypatch, write
     path = write_config({**LLAMA, "num_hidden_layers": 3})
     hub = sys.modules["huggingface_hub"]
     monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_: path)
-    assert len(sources.load("owner/name").layers) == 3
+    assert len(model_lookup.load("owner/name").layers) == 3
     assert fake_hub == []
 
 
@@ -58,7 +58,7 @@ def test_a_hub_that_does_not_answer_is_reported_at_once(fake_hub, monkeypatch):
     monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_: None, raising=False)
     monkeypatch.setattr(hub, "hf_hub_download", None, raising=False)
     with pytest.raises(UnavailableError, match="the hub does not answer"):
-        sources.from_hub("owner/name")
+        model_lookup.from_hub("owner/name")
 
 
 def _no_answer(*_, **__):
@@ -66,7 +66,7 @@ def _no_answer(*_, **__):
 
 
 def test_only_the_config_is_fetched_from_the_hub(fake_hub):
-    geometry = sources.from_hub("owner/name")
+    geometry = model_lookup.from_hub("owner/name")
     assert fake_hub == [("owner/name", "config.json")]
     assert (geometry.name, len(geometry.layers)) == ("owner/name", 4)
     assert geometry.provenance["layers"].where == "owner/name/config.json"
@@ -92,18 +92,18 @@ def test_a_single_file_of_weights_on_the_hub_counts_as_large_as_it_is(fake_hub, 
 
 def test_a_failed_download_is_unavailable(fake_hub):
     with pytest.raises(UnavailableError, match="of owner/missing could not be fetched: 404"):
-        sources.from_hub("owner/missing")
+        model_lookup.from_hub("owner/missing")
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "../etc/passwd", "a b/c", "https://x/y/z"])
 def test_what_is_not_owner_and_name_is_refused(fake_hub, name):
     with pytest.raises(UsageError, match="owner/name"):
-        sources.from_hub(name)
+        model_lookup.from_hub(name)
     assert fake_hub == []
 
 
 def test_without_the_optional_package_the_hub_is_unavailable(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UnavailableError) as caught:
-        sources.from_hub("owner/name")
+        model_lookup.from_hub("owner/name")
     assert "pip install 'vmtool[hub]'" in caught.value.hint

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import InputError, UsageError
-from vmtool.kv import sources
 from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
+from vmtool.kv.sources import model_lookup
 
 # ---- ONNX Runtime GenAI ---------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ def bytes_at(geometry, tokens):
 
 
 def test_a_genai_config_gives_layers_heads_and_context(write_config):
-    geometry = sources.load(write_config(genai(), "genai_config.json"))
+    geometry = model_lookup.load(write_config(genai(), "genai_config.json"))
     assert (len(geometry.layers), geometry.context_tokens) == (4, 4096)
     assert [(t.heads, t.dim) for t in geometry.layers[0].tensors] == [(8, 128), (8, 128)]
     assert geometry.provenance["kv_heads"].detail == "model.decoder.num_key_value_heads"
@@ -59,20 +59,20 @@ def test_a_genai_window_is_kept_with_the_places_of_its_provider(
     config = genai(sliding_window=window, session_options=options)
     if chunk:
         config["search"] = {"chunk_size": chunk}
-    geometry = sources.load(write_config(config))
+    geometry = model_lookup.load(write_config(config))
     assert [layer.window for layer in geometry.layers] == [held, None, held, None]
 
 
 def test_a_genai_window_without_a_list_is_of_every_layer_but_not_with_beams(write_config):
     config = genai(sliding_window={"window_size": 512, "slide_key_value_cache": False})
-    assert [x.window for x in sources.load(write_config(config)).layers] == [528] * 4
+    assert [x.window for x in model_lookup.load(write_config(config)).layers] == [528] * 4
     config["search"] = {"num_beams": 4}
-    assert [x.window for x in sources.load(write_config(config)).layers] == [None] * 4
+    assert [x.window for x in model_lookup.load(write_config(config)).layers] == [None] * 4
 
 
 def test_a_genai_cache_that_slides_itself_has_all_tokens_in_one_byte_an_element(write_config):
     # WindowedKeyValueCache: context - window positions of the past, and a window of what is computed.
-    geometry = sources.load(write_config(genai(sliding_window={"window_size": 512})))
+    geometry = model_lookup.load(write_config(genai(sliding_window={"window_size": 512})))
     assert [layer.window for layer in geometry.layers] == [None] * 4
     assert bytes_at(geometry, 4096) == 4 * 2 * 8 * 128 * 4096
 
@@ -81,29 +81,29 @@ def test_a_genai_cache_that_slides_itself_has_all_tokens_in_one_byte_an_element(
 def test_a_genai_cache_may_be_quantised(write_config, bits, row):
     # One 32-bit scale and 8 or 4 bits for each of 128 elements of a head.
     options = {"provider_options": [{"webgpu": {"kvCacheQuantizationBits": bits}}]}
-    geometry = sources.load(write_config(genai(session_options=options)))
+    geometry = model_lookup.load(write_config(genai(session_options=options)))
     assert bytes_at(geometry, 1) == 4 * 2 * 8 * row
 
 
 def test_a_genai_cache_of_other_bits_is_refused(write_config):
     options = {"provider_options": [{"webgpu": {"kvCacheQuantizationBits": "3"}}]}
     with pytest.raises(InputError, match="kvCacheQuantizationBits is neither"):
-        sources.load(write_config(genai(session_options=options)))
+        model_lookup.load(write_config(genai(session_options=options)))
 
 
 def test_genai_whisper_also_keeps_the_encoders_frames(write_config):
     config = genai(inputs={"cross_past_key_names": "past_key_cross_%d"})
     with pytest.raises(InputError, match="cross_past_key_names: is set"):
-        sources.load(write_config(config))
+        model_lookup.load(write_config(config))
     config["model"]["type"] = "whisper"
-    tensors = sources.load(write_config(config)).layers[0].tensors
+    tensors = model_lookup.load(write_config(config)).layers[0].tensors
     assert [t.tokens_held(7) for t in tensors] == [7, 7, 1500, 1500]
 
 
 def test_a_genai_state_without_its_size_is_refused(write_config):
     config = genai(inputs={"past_conv_names": "past.%d.conv_state"})
     with pytest.raises(InputError, match=r"model\.decoder\.inputs\.past_conv_names") as caught:
-        sources.load(write_config(config))
+        model_lookup.load(write_config(config))
     assert ".onnx" in caught.value.hint
 
 
@@ -118,7 +118,7 @@ LFM2 = {
 def test_a_genai_lfm2_says_its_convolutions_itself(write_config):
     config = genai(**LFM2)
     config["model"]["type"] = "lfm2"
-    geometry = sources.load(write_config(config))
+    geometry = model_lookup.load(write_config(config))
     assert [layer.kind for layer in geometry.layers].count(LayerKind.SHORT_CONV) == 3
     # 3 x 1024 channels x 3 columns, and K and V of 8 heads of 128 in one layer, of 16 bits.
     assert bytes_at(geometry, 10) == 3 * 1024 * 3 * 2 + 10 * 2 * 8 * 128 * 2
@@ -137,7 +137,7 @@ def test_a_genai_lfm2_that_does_not_say_is_refused(write_config, change, message
     config = genai(**{**LFM2, **change})
     config["model"]["type"] = "lfm2"
     with pytest.raises(InputError, match=message):
-        sources.load(write_config(config))
+        model_lookup.load(write_config(config))
 
 
 @pytest.mark.parametrize("kind", ["gemma4", "gemma4_text", "qwen3_5", "qwen3_5_moe_text"])
@@ -145,7 +145,7 @@ def test_a_genai_type_with_uneven_layers_needs_its_model_beside_it(write_config,
     config = genai()
     config["model"]["type"] = kind
     with pytest.raises(InputError, match=f"is {kind}: .* only in the decoder's ONNX") as caught:
-        sources.load(write_config(config))
+        model_lookup.load(write_config(config))
     assert "config.json" in caught.value.hint
 
 
@@ -154,7 +154,7 @@ def test_a_genai_type_that_is_not_understood_is_refused(write_config, kind):
     config = genai()
     config["model"]["type"] = kind
     with pytest.raises(InputError, match=r"model\.type"):
-        sources.load(write_config(config))
+        model_lookup.load(write_config(config))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_genai_type_that_is_not_understood_is_refused(write_config, kind):
 )
 def test_a_wrong_genai_field_is_refused_by_name(write_config, change, field):
     with pytest.raises(InputError) as caught:
-        sources.load(write_config(genai(**change)))
+        model_lookup.load(write_config(genai(**change)))
     assert caught.value.field.startswith(field)
 
 
@@ -198,7 +198,7 @@ def pasts(count, name="past_key_values.{}.{}", shape=("batch", 8, "past", 128)):
 
 def test_an_onnx_decoder_shows_its_cache_in_its_inputs(write_onnx):
     ids = ("input_ids", ["batch", "tokens"])
-    geometry = sources.load(write_onnx([ids, *pasts(12)]))
+    geometry = model_lookup.load(write_onnx([ids, *pasts(12)]))
     assert (len(geometry.layers), geometry.dtype) == (12, "fp16")
     assert [(t.role, t.heads, t.dim) for t in geometry.layers[11].tensors] == [
         (TensorRole.KEY, 8, 128),
@@ -210,12 +210,15 @@ def test_an_onnx_decoder_shows_its_cache_in_its_inputs(write_onnx):
 
 @pytest.mark.parametrize(("elem_type", "dtype"), [(1, "fp32"), (10, "fp16"), (16, "bf16")])
 def test_the_element_type_of_an_onnx_cache_is_the_models(write_onnx, elem_type, dtype):
-    assert sources.load(write_onnx(pasts(1), elem_type)).dtype == dtype
+    assert model_lookup.load(write_onnx(pasts(1), elem_type)).dtype == dtype
 
 
 @pytest.mark.parametrize(("elem_type", "size"), [(1, 4), (2, 1), (3, 1), (10, 2), (16, 2), (17, 1)])
 def test_an_onnx_cache_takes_the_bytes_of_its_own_element_type(write_onnx, elem_type, size):
-    assert bytes_at(sources.load(write_onnx(pasts(3), elem_type)), 7) == 3 * 2 * 8 * 128 * 7 * size
+    assert (
+        bytes_at(model_lookup.load(write_onnx(pasts(3), elem_type)), 7)
+        == 3 * 2 * 8 * 128 * 7 * size
+    )
 
 
 def test_an_onnx_model_shows_states_and_layers_without_any(write_onnx):
@@ -225,7 +228,7 @@ def test_an_onnx_model_shows_states_and_layers_without_any(write_onnx):
         ("past_conv.2", ["batch", 64, 4]),
     ]
     kv = [(f"past_key_values.4.{what}", ["batch", 2, "past", 64]) for what in ("key", "value")]
-    geometry = sources.load(write_onnx([*states, *kv]))
+    geometry = model_lookup.load(write_onnx([*states, *kv]))
     assert [layer.kind for layer in geometry.layers] == [
         LayerKind.LINEAR,
         LayerKind.NONE,
@@ -241,7 +244,7 @@ def test_an_onnx_model_may_keep_the_states_after_several_tokens(write_onnx):
         ("past_key_values.0.conv_state", [4, "batch", 96, 3]),
         ("past_key_values.0.recurrent_state", [4, "batch", 4, 16, 32]),
     ]
-    geometry = sources.load(write_onnx([*states, *pasts(2)[2:]]))
+    geometry = model_lookup.load(write_onnx([*states, *pasts(2)[2:]]))
     assert bytes_at(geometry, 0) == 4 * 2 * (96 * 3 + 4 * 16 * 32)
 
 
@@ -265,28 +268,28 @@ def test_the_layers_of_a_genai_config_come_from_the_model_beside_it(write_config
     full = pasts(5, shape=("batch", 2, "past", 512))[8:]
     write_onnx([*pasts(4, shape=("batch", 8, "window", 256)), *full])
     path = gemma4(write_config)
-    geometry = sources.load(path)
+    geometry = model_lookup.load(path)
     assert [layer.window for layer in geometry.layers] == [1024] * 4 + [None]
     assert (geometry.context_tokens, geometry.dtype) == (4096, "fp16")
     assert bytes_at(geometry, 4096) == 2 * 2 * (4 * 1024 * 8 * 256 + 4096 * 2 * 512)
     with pytest.raises(UsageError, match="--layers does not apply: the ONNX model has the value"):
-        sources.load(path, overrides={"layers": 2})
+        model_lookup.load(path, overrides={"layers": 2})
 
 
 def test_a_genai_config_says_which_file_beside_it_is_damaged(write_config, tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match=r"model\.onnx: is not an ONNX model"):
-        sources.load(gemma4(write_config))
+        model_lookup.load(gemma4(write_config))
 
 
 def test_an_onnx_cache_of_another_element_type_is_refused(write_onnx):
     with pytest.raises(InputError, match=r"past_key_values\.0\.key: has the element type 7"):
-        sources.load(write_onnx(pasts(1), 7))
+        model_lookup.load(write_onnx(pasts(1), 7))
 
 
 @pytest.mark.parametrize("name", ["past_key_values.{}.decoder.{}", "past_{1}_self_{0}"])
 def test_other_spellings_of_past_inputs_are_recognised(write_onnx, name):
-    assert len(sources.load(write_onnx(pasts(2, name))).layers) == 2
+    assert len(model_lookup.load(write_onnx(pasts(2, name))).layers) == 2
 
 
 @pytest.mark.parametrize(
@@ -307,12 +310,12 @@ def test_other_spellings_of_past_inputs_are_recognised(write_onnx, name):
 )
 def test_an_onnx_model_that_does_not_say_is_refused(write_onnx, inputs, message):
     with pytest.raises(InputError, match=message):
-        sources.load(write_onnx(inputs))
+        model_lookup.load(write_onnx(inputs))
 
 
 def test_overrides_do_not_apply_to_onnx(write_onnx):
     with pytest.raises(UsageError, match="--layers does not apply to an ONNX model"):
-        sources.load(write_onnx(pasts(1)), overrides={"layers": 2})
+        model_lookup.load(write_onnx(pasts(1)), overrides={"layers": 2})
 
 
 @pytest.mark.parametrize(
@@ -333,14 +336,14 @@ def test_damaged_onnx_is_refused(tmp_path, tail, message):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"\x08\x07" + tail)
     with pytest.raises(InputError, match=message):
-        sources.load(str(path))
+        model_lookup.load(str(path))
 
 
 def test_an_onnx_input_whose_name_is_not_utf8_is_refused(write_onnx):
     path = Path(write_onnx(pasts(1)))
     path.write_bytes(path.read_bytes().replace(b"values.0.key", b"values.0.\x80ey"))
     with pytest.raises(InputError, match="a name that is not UTF-8"):
-        sources.load(str(path))
+        model_lookup.load(str(path))
 
 
 def test_weights_inside_an_onnx_file_cost_no_memory(write_onnx):
@@ -350,7 +353,7 @@ def test_weights_inside_an_onnx_file_cost_no_memory(write_onnx):
         file.write(b"\x3a" + varint(weights + 6) + b"\x4a" + varint(weights))
         file.truncate(file.tell() + weights)
     tracemalloc.start()
-    assert len(sources.load(str(path)).layers) == 2
+    assert len(model_lookup.load(str(path)).layers) == 2
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 << 20

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.kv import sources
 from vmtool.kv.geometry import Span, TensorRole
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 
 PUBLISHED = [
@@ -129,7 +129,7 @@ def test_a_published_model_costs_what_was_worked_out_for_it(row):
 def test_a_built_in_model_is_what_its_published_file_comes_to(model, builtin):
     row = next((row for row in PUBLISHED if row["model"] == model), None)
     assert row is not None
-    assert sources.load(builtin).layers == resolve(row["config"], "config.json", "m").layers
+    assert model_lookup.load(builtin).layers == resolve(row["config"], "config.json", "m").layers
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_built_in_model_is_what_its_published_file_comes_to(model, builtin):
 )
 def test_a_built_in_model_states_no_type_where_its_published_file_does_not(model, builtin):
     row = next(row for row in PUBLISHED if row["model"] == model)
-    assert sources.load(builtin).dtype is None
+    assert model_lookup.load(builtin).dtype is None
     assert resolve(row["config"], "config.json", "m").dtype is None
 
 
@@ -159,7 +159,7 @@ def test_a_built_in_model_states_no_type_where_its_published_file_does_not(model
 def test_a_built_in_model_without_a_config_file_costs_what_was_worked_out_for_it(
     name, keeping, bytes_a_token
 ):
-    kept = [sum(bytes_per_token(own_tensors(layer))) for layer in sources.load(name).layers]
+    kept = [sum(bytes_per_token(own_tensors(layer))) for layer in model_lookup.load(name).layers]
     assert (sum(map(bool, kept)), sum(kept)) == (keeping, bytes_a_token)
 
 

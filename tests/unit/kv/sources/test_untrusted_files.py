@@ -12,7 +12,7 @@ import tracemalloc
 import pytest
 
 from vmtool.errors import InputError, UsageError
-from vmtool.kv import sources
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.kv.sources.untrusted_files import MAX_CONFIG_BYTES, parse_object
 
@@ -70,7 +70,7 @@ def test_a_file_over_the_limit_is_refused_without_being_read_whole(tmp_path):
         file.truncate(100 << 20)
     tracemalloc.start()
     with pytest.raises(InputError, match="larger than"):
-        sources.load(str(path))
+        model_lookup.load(str(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 16 << 20
@@ -82,7 +82,7 @@ def test_a_100_mb_config_is_refused(tmp_path):
         file.write(b'{"a": "')
         file.truncate(100 * 10**6)
     with pytest.raises(InputError, match="larger than 4 MiB"):
-        sources.load(str(path))
+        model_lookup.load(str(path))
 
 
 def test_a_model_file_over_the_limit_is_named_as_what_it_is(tmp_path):
@@ -91,14 +91,14 @@ def test_a_model_file_over_the_limit_is_named_as_what_it_is(tmp_path):
         file.write(b"PK\x03\x04")
         file.truncate(100 << 20)
     with pytest.raises(InputError, match="is a ZIP archive"):
-        sources.load(str(path))
+        model_lookup.load(str(path))
 
 
 def test_the_worst_config_under_the_limit_takes_bounded_memory(write_config):
     path = write_config('{"a": [' + "{}," * ((MAX_CONFIG_BYTES - 20) // 3) + "{}]}")
     tracemalloc.start()
     with pytest.raises(InputError, match="model_type: is missing"):
-        sources.load(path)
+        model_lookup.load(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 256 << 20
@@ -114,20 +114,20 @@ def test_an_error_shows_a_hostile_key_short_and_printable():
 
 def test_a_folder_is_read_through_its_config(write_config, tmp_path):
     write_config(LLAMA)
-    geometry = sources.load(str(tmp_path))
+    geometry = model_lookup.load(str(tmp_path))
     assert len(geometry.layers) == 2
     assert geometry.name == tmp_path.name
 
 
 def test_a_folder_without_a_config_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match="folder without any of config"):
-        sources.load(str(tmp_path))
+        model_lookup.load(str(tmp_path))
 
 
 def test_a_folder_whose_config_is_a_folder_is_refused(tmp_path):
     (tmp_path / "config.json").mkdir()
     with pytest.raises(InputError, match=r"config\.json"):
-        sources.load(str(tmp_path))
+        model_lookup.load(str(tmp_path))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this platform")
@@ -137,7 +137,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path):
     writer = threading.Thread(target=path.write_text, args=(json.dumps(LLAMA),))
     writer.start()
     try:
-        assert len(sources.load(str(path)).layers) == 2
+        assert len(model_lookup.load(str(path)).layers) == 2
     finally:
         writer.join()
 
@@ -146,7 +146,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path):
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
 def test_a_device_is_refused(device):
     with pytest.raises(InputError, match="a device or a socket"):
-        sources.load(device)
+        model_lookup.load(device)
 
 
 def test_an_unreadable_file_is_refused_by_name(write_config, monkeypatch):
@@ -159,7 +159,7 @@ def test_an_unreadable_file_is_refused_by_name(write_config, monkeypatch):
         "vmtool.kv.sources.untrusted_files.os.open", refuse
     )  # root may read everything
     with pytest.raises(InputError, match="cannot be read: Permission denied"):
-        sources.load(path)
+        model_lookup.load(path)
 
 
 def test_a_dangling_link_is_refused(tmp_path):
@@ -169,14 +169,14 @@ def test_a_dangling_link_is_refused(tmp_path):
     if not link.is_symlink():
         pytest.skip("no symbolic link to what is missing can be made here")
     with pytest.raises(InputError, match="cannot be read"):
-        sources.load(str(link))
+        model_lookup.load(str(link))
 
 
 def test_a_path_with_a_nul_is_neither_file_nor_model():
     with pytest.raises(UsageError):
-        sources.load("a\0b")
+        model_lookup.load("a\0b")
 
 
 def test_an_empty_file_is_refused(write_config):
     with pytest.raises(InputError, match="is empty"):
-        sources.load(write_config(""))
+        model_lookup.load(write_config(""))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vmtool.errors import InputError, UsageError
-from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind, Source, TensorRole
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.gguf import layers
 
 LLAMA = {
@@ -35,7 +35,7 @@ def test_a_file_of_the_gguf_package_is_read_with_its_provenance(write_gguf):
         {**LLAMA, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 5e5},
         [("tokenizer.ggml.tokens", tokens), ("tokenizer.ggml.token_type", [1] * 5000)],
     )
-    geometry = sources.load(path)
+    geometry = model_lookup.load(path)
     assert (len(geometry.layers), geometry.context_tokens, geometry.dtype) == (4, 8192, "fp16")
     assert shapes(geometry) == [("k", 8, 128), ("v", 8, 128)]
     fact = geometry.provenance["kv_heads"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import InputError
-from vmtool.kv import sources
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.gguf.reader import MAX_METADATA_BYTES, read_metadata
 
 
@@ -85,7 +85,7 @@ def test_a_hostile_file_is_refused_without_filling_memory(tmp_path, data, messag
     path.write_bytes(data)
     tracemalloc.start()
     with pytest.raises(InputError, match=message) as caught:
-        sources.load(str(path))
+        model_lookup.load(str(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert caught.value.path == str(path)
@@ -125,4 +125,4 @@ def test_every_truncation_of_a_good_file_is_refused(write_gguf, tmp_path):
     for length in range(4, end - 32):
         path.write_bytes(data[:length])
         with pytest.raises(InputError):
-            sources.load(str(path))
+            model_lookup.load(str(path))

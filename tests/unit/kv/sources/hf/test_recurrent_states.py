@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from vmtool.errors import InputError
-from vmtool.kv import sources
 from vmtool.kv.geometry import LayerKind
+from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 
 BYTES = {"fp32": 4, "bf16": 2, None: 2}
@@ -35,7 +35,7 @@ def state_bytes(layer):
 
 def test_a_gated_delta_net_keeps_vllms_mamba_page():
     # vllm#40691: Qwen3.5-27B at TP 1 has a mamba page of 3,207,168 bytes.
-    layer = first(sources.load("qwen3.5-27b"), LayerKind.GATED_DELTA)
+    layer = first(model_lookup.load("qwen3.5-27b"), LayerKind.GATED_DELTA)
     assert state_bytes(layer) == 3_207_168
     assert [state.dtype for state in layer.states] == [None, "fp32"]
 
@@ -43,7 +43,7 @@ def test_a_gated_delta_net_keeps_vllms_mamba_page():
 def test_a_gated_delta_net_gives_vllms_block_size_with_an_fp8_cache():
     # noonghunna/club-3090#612: Qwen3.6-35B-A3B with fp8 KV has blocks of 2096 tokens, the
     # smallest multiple of 16 whose attention page holds a mamba page.
-    geometry = sources.load("qwen3.6-35b-a3b")
+    geometry = model_lookup.load("qwen3.6-35b-a3b")
     page = state_bytes(first(geometry, LayerKind.GATED_DELTA))
     per_token = sum(t.elements_per_token for t in first(geometry, LayerKind.FULL).tensors)
     assert 16 * -(-page // (16 * per_token)) == 2096
@@ -51,7 +51,7 @@ def test_a_gated_delta_net_gives_vllms_block_size_with_an_fp8_cache():
 
 def test_mamba1_keeps_conv_tails_and_states_by_channel():
     # Jamba: 8192 channels, 3 conv inputs and 16 states each (vLLM's mamba1 state shape).
-    layer = first(sources.load("jamba-v0.1"), LayerKind.MAMBA1)
+    layer = first(model_lookup.load("jamba-v0.1"), LayerKind.MAMBA1)
     assert [state.elements for state in layer.states] == [8192 * 3, 8192 * 16]
 
 
@@ -69,7 +69,7 @@ def test_jamba_attends_once_in_a_period_from_an_offset(offset, attending):
 
 def test_mamba2_convolves_x_b_and_c():
     # vLLM's mamba2 state shape: (4096 + 2 x 8 x 128) x 3 and 64 x 64 x 128 for Nemotron 3 Nano.
-    layer = first(sources.load("nemotron-3-nano-30b-a3b"), LayerKind.MAMBA2)
+    layer = first(model_lookup.load("nemotron-3-nano-30b-a3b"), LayerKind.MAMBA2)
     assert [state.elements for state in layer.states] == [6144 * 3, 64 * 64 * 128]
     assert layer.states[1].dtype == "fp32"
 
@@ -187,14 +187,14 @@ def test_parallel_layers_have_both():
 
 def test_a_short_convolution_keeps_its_last_inputs():
     # LFM2-1.2B: kernel 3 over 2048 channels in 10 of 16 layers.
-    layers = sources.load("lfm2-1.2b").layers
+    layers = model_lookup.load("lfm2-1.2b").layers
     convolving = [layer for layer in layers if layer.kind is LayerKind.SHORT_CONV]
     assert len(convolving) == 10
     assert convolving[0].states[0].elements == 2048 * 2
 
 
 def test_kimi_delta_attention_alternates_with_latents():
-    geometry = sources.load("kimi-linear-48b-a3b")
+    geometry = model_lookup.load("kimi-linear-48b-a3b")
     layer = first(geometry, LayerKind.KIMI_DELTA)
     assert [state.elements for state in layer.states] == [3 * 4096 * 3, 32 * 128 * 128]
     assert [layer.index for layer in geometry.layers if layer.kind is LayerKind.MLA] == [
@@ -232,7 +232,7 @@ def test_lightning_attention_keeps_a_matrix_for_each_head():
 
 def test_rwkv_keeps_no_kv():
     # MLC's RWKV-5: two shifted inputs, and 40 heads of 64 x 64 in fp32.
-    geometry = sources.load("rwkv-5-3b")
+    geometry = model_lookup.load("rwkv-5-3b")
     assert not any(layer.tensors for layer in geometry.layers)
     shift, matrix = geometry.layers[0].states
     assert (shift.elements, matrix.elements, matrix.dtype) == (2 * 2560, 40 * 64 * 64, "fp32")
@@ -257,23 +257,23 @@ def test_a_list_of_kinds_holds_a_zero_or_one_for_each_layer(kinds, message):
 
 
 def test_rwkv_heads_are_divided_by_tp_and_its_shifted_inputs_are_copied():
-    shift, matrix = sources.load("rwkv-5-3b").shard(tp=8).layers[0].states
+    shift, matrix = model_lookup.load("rwkv-5-3b").shard(tp=8).layers[0].states
     assert (shift.elements, matrix.elements) == (2 * 2560, 5 * 64 * 64)
 
 
 def test_deepseek_v4_waits_with_open_groups_in_fp32():
     # vLLM's compressor state: rows of key and gate, for two overlapping groups at ratio 4.
-    layers = sources.load("deepseek-v4-flash").layers
+    layers = model_lookup.load("deepseek-v4-flash").layers
     assert [layers[i].states for i in (0, 1)] == [(), ()]
     assert [s.elements for s in layers[2].states] == [8 * 2 * 2 * 512, 8 * 2 * 2 * 128]
     assert [s.elements for s in layers[3].states] == [128 * 2 * 512]
     assert {s.dtype for s in layers[2].states + layers[3].states} == {"fp32"}
-    copied = sources.load("deepseek-v4-flash").shard(tp=8)
+    copied = model_lookup.load("deepseek-v4-flash").shard(tp=8)
     assert copied.layers == layers
 
 
 def test_a_pure_mamba_model_has_states_only():
-    geometry = sources.load("falcon-mamba-7b")
+    geometry = model_lookup.load("falcon-mamba-7b")
     assert {layer.kind for layer in geometry.layers} == {LayerKind.MAMBA1}
     assert [state.elements for state in geometry.layers[0].states] == [8192 * 3, 8192 * 16]
 
