@@ -237,10 +237,11 @@ def test_signals_mean_what_they_did_afterwards(vmtool):
 def test_no_digit_is_cut_at_any_width(width):
     from vmtool.machine import read_facts
     from vmtool.memory.backing_by_name import open_backing
-    from vmtool.probes.grow import GrowPlan, run_growth
-    from vmtool.probes.grow_lengths import lengths
+    from vmtool.probes.grow import GrowPlan, plan_lengths, run_growth
 
-    plan = GrowPlan(tuple(lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True)
+    plan = GrowPlan(
+        tuple(plan_lengths("linear", 2 * MIB, 100 * KIB)), 16 * MIB, against_copying=True
+    )
     result, _ = run_growth(open_backing(), plan, read_facts())
     out = io.StringIO()
     to_text(result, Console(file=out, width=width, highlight=False, legacy_windows=False))

@@ -125,8 +125,7 @@ def _run(options: GrowOptions, output: Output) -> int:
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory.backing_by_name import open_backing
     from vmtool.memory.governor import Governor
-    from vmtool.probes.grow import GrowPlan, run_growth
-    from vmtool.probes.grow_lengths import lengths
+    from vmtool.probes.grow import GrowPlan, plan_lengths, run_growth
     from vmtool.report.grow import to_text
 
     facts = read_facts()
@@ -148,7 +147,7 @@ def _run(options: GrowOptions, output: Output) -> int:
     _refuse_unsafe(align_up(options.to, granule), granule, options, free, facts)
     safe = facts.safe_bytes if free is None else safe_device_part(free)
     plan = GrowPlan(
-        lengths=tuple(lengths(options.pattern, options.to, step)),
+        lengths=tuple(plan_lengths(options.pattern, options.to, step)),
         budget_bytes=safe if options.budget is None else options.budget,
         node=options.node,
         against_copying=_copy_too(options, facts, free, output),

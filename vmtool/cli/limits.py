@@ -60,7 +60,7 @@ def command(
     from vmtool.machine import read_facts, with_device
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory.backing_by_name import describe_device
-    from vmtool.probes.device_users import refuse_shared_device
+    from vmtool.probes.limits import refuse_shared_device
     from vmtool.report.limits import to_text
     from vmtool.results.limits import LimitsResult
     from vmtool.stress.plan import method_names

@@ -1,34 +1,46 @@
-"""Growing in place, checked at every step, and the same growth by copying."""
+"""Growing in place through planned lengths, checked at every step, and the same growth by copying."""
 
 from __future__ import annotations
 
+import errno
+import mmap
+import sys
 from array import array
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final, cast
 
-from vmtool.errors import VmtoolError
+from vmtool.errors import CallError, UnavailableError, UsageError, VmtoolError
 from vmtool.histograms import summarize_samples
 from vmtool.machine.device_memory import shared_device
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import read_node_bytes
 from vmtool.memory.errors import failed_call
 from vmtool.memory.governor import Governor, Tier
-from vmtool.probes.grow_by_copy import CopiedBuffer, DeviceCopiedBuffer, compare_copying
-from vmtool.probes.grow_stamps import stamps_for
+from vmtool.probes.grow_stamps import Stamps, stamps_for
 from vmtool.results.check_outcomes import CheckTally, unless
-from vmtool.results.grow import GrowFailure, GrowResult, GrowSteps
-from vmtool.units import align_up
+from vmtool.results.grow import CopyResult, GrowFailure, GrowResult, GrowSteps
+from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.cuda.backing import CudaBacking
+    from vmtool.memory.cuda.context import DeviceContext
 
+
+PATTERNS: Final = ("linear", "doubling", "sawtooth")
+#: More steps than this would measure the harness and fill the memory with samples.
+MAX_STEPS: Final = 1 << 18
+#: A tooth goes up by the first number of steps and down by the second.
+_TOOTH_UP: Final = 4
+_TOOTH_DOWN: Final = 2
 #: The promises, in the order of the report.
 CHECKS: Final = ("base", "committed", "contents", "zero", "released")
+#: Copying stops after so long: the smaller the steps, the more is copied.
+COPY_LIMIT_NS: Final = 2 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,7 @@ class GrowPlan:
     """What to do.
 
     Attributes:
-        lengths: Every length in turn; see :func:`vmtool.probes.grow_lengths.lengths`.
+        lengths: Every length in turn; see :func:`plan_lengths`.
         budget_bytes: The most that may be committed.
         against_copying: Whether to grow a copied buffer through the same lengths.
         node: The NUMA node that the pages must be on; ``None`` for any.
@@ -51,6 +63,60 @@ class GrowPlan:
     def peak_bytes(self) -> int:
         """The largest length."""
         return max(self.lengths)
+
+
+def plan_lengths(pattern: str, to: int, step: int) -> list[int]:
+    """Return every length in turn; the last is 0.
+
+    ``linear`` goes up and down by *step*; ``doubling`` starts at *step*, doubles, and halves on
+    the way down; ``sawtooth`` goes up four steps and down two until it reaches the peak, then down
+    by four. Each reaches *to* exactly.
+
+    Args:
+        pattern: One of :data:`PATTERNS`.
+        to: The peak in bytes, positive.
+        step: The step in bytes, positive.
+
+    Raises:
+        UsageError: If the pattern is unknown, or there would be more than 262,144 steps.
+    """
+    if pattern not in PATTERNS:
+        raise UsageError(f"unknown pattern {pattern!r}", hint=f"use one of {', '.join(PATTERNS)}")
+    if pattern == "doubling":
+        up = _doublings(to, step)
+        return [*up, *reversed(up[:-1]), 0]
+    steps = -(-to // step) * (4 if pattern == "sawtooth" else 2)
+    if steps > MAX_STEPS:
+        least = -(-to * steps // (MAX_STEPS * -(-to // step)))
+        raise UsageError(
+            f"{steps:,} steps of {format_size(step)} are more than {MAX_STEPS:,}",
+            hint=f"use a step of {least} bytes or more",
+        )
+    if pattern == "linear":
+        up = [*range(step, to, step), to]
+        return [*up, *reversed(up[:-1]), 0]
+    return [*_teeth(to, step), *range(to - _TOOTH_UP * step, 0, -_TOOTH_UP * step), 0]
+
+
+def _doublings(to: int, step: int) -> list[int]:
+    up = []
+    length = step
+    while length < to:
+        up.append(length)
+        length *= 2
+    return [*up, to]
+
+
+def _teeth(to: int, step: int) -> list[int]:
+    found = []
+    low = 0
+    while True:
+        for rise in range(1, _TOOTH_UP + 1):
+            found.append(min(low + rise * step, to))
+            if found[-1] == to:
+                return found
+        low += (_TOOTH_UP - _TOOTH_DOWN) * step
+        found.append(low)
 
 
 def run_growth(
@@ -248,3 +314,162 @@ class _MeasuredGrowth:
         if found is not None:
             elsewhere = sum(nbytes for number, nbytes in found.items() if number != node)
             self.checks.record("node", 1, **unless(not elsewhere, elsewhere_bytes=elsewhere))
+
+
+class CopiedBuffer:
+    """Bytes whose base moves at every growth, as with ``realloc`` of large blocks.
+
+    The blocks come from the same kind of memory as a host backing's: private, anonymous, untouched.
+    """
+
+    def __init__(self) -> None:
+        self._block: mmap.mmap | None = None
+        self._stamps, self._stamped = Stamps(0), 0
+
+    def grow_to(self, nbytes: int, *, keep: int) -> None:
+        """Get a block of *nbytes*, copy the first *keep* bytes into it, and free the old block.
+
+        Raises:
+            CallError: If the platform refuses the block; the old one stays.
+        """
+        block = _map_block(nbytes)
+        if self._block is not None:
+            with memoryview(block) as to, memoryview(self._block) as old:
+                to[:keep] = old[:keep]
+            self._block.close()
+        self._block = block
+
+    def touch(self, before: int, length: int) -> None:
+        """Write to what was added: an untouched source would copy too fast."""
+        if length > self._stamped:
+            self._stamps, self._stamped = Stamps(2 * length), 2 * length
+        with self.view() as view:
+            self._stamps.write(view, before)
+
+    def view(self) -> memoryview:
+        """Return a view of the bytes; release it before growing."""
+        return memoryview(self._block or b"")
+
+    def close(self) -> None:
+        """Free the block."""
+        if self._block is not None:
+            self._block.close()
+            self._block = None
+
+
+class DeviceCopiedBuffer:
+    """The same on a device: ``cuMemAlloc``, a copy on the device, and ``cuMemFree``."""
+
+    def __init__(self, context: DeviceContext) -> None:
+        self._context = context
+        self._address = 0
+
+    def grow_to(self, nbytes: int, *, keep: int) -> None:
+        """Get memory of *nbytes*, copy the first *keep* bytes into it, wait, and free the old.
+
+        Raises:
+            CudaError: If the driver refuses; the old memory stays.
+            UnavailableError: If the driver lacks one of the calls.
+        """
+        call = self._context.call
+        self._context.driver.require("cuMemAlloc", "cuMemcpyDtoD", "cuMemFree")
+        with self._context.current():
+            address = call("cuMemAlloc", nbytes)
+            old, self._address = self._address, address
+            if old:
+                try:
+                    call("cuMemcpyDtoD", address, old, keep)
+                    call("cuStreamSynchronize", 0)
+                except CallError:
+                    self._address = old
+                    call("cuMemFree", address)
+                    raise
+                call("cuMemFree", old)
+
+    def touch(self, _before: int, _length: int) -> None:
+        """Do nothing: device memory is there once allocated."""
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self._address and not self._context.lost:
+            with self._context.current():
+                self._context.call("cuMemFree", self._address)
+        self._address = 0
+
+
+def compare_copying(
+    lengths: Sequence[int],
+    elapsed_ns: Sequence[int],
+    buffer: CopiedBuffer | DeviceCopiedBuffer,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+) -> CopyResult:
+    """Grow a copied buffer through those *lengths* that grow, until something stops it.
+
+    Args:
+        lengths: Every length in turn.
+        elapsed_ns: The time of each step in place.
+        buffer: What to grow; it is closed at the end.
+        stop: Called between two steps.
+    """
+    steps = [
+        (before, length, ns)
+        for before, length, ns in zip((0, *lengths), lengths, elapsed_ns, strict=False)
+        if length > before
+    ]
+    copied_ns: list[int] = []
+    spent_ns = 0
+    stopped = None
+    try:
+        for before, length, _ in steps:
+            if stop() or spent_ns > COPY_LIMIT_NS:
+                stopped = "interrupted" if stop() else "time limit"
+                break
+            start = perf_counter_ns()
+            buffer.grow_to(length, keep=before)
+            copied_ns.append(perf_counter_ns() - start)
+            spent_ns += copied_ns[-1]
+            buffer.touch(before, length)
+    except (CallError, UnavailableError) as error:
+        stopped = str(error)
+    finally:
+        try:
+            buffer.close()
+        except CallError as error:
+            stopped = stopped or str(error)
+    in_place_ns = [ns for _, _, ns in steps[: len(copied_ns)]]
+    return CopyResult(
+        steps=len(copied_ns),
+        planned_steps=len(steps),
+        copied_bytes=sum(before for before, _, _ in steps[: len(copied_ns)]),
+        copying=summarize_samples(copied_ns),
+        in_place=summarize_samples(in_place_ns),
+        copying_ns=spent_ns,
+        in_place_ns=sum(in_place_ns),
+        stopped=stopped,
+        faster_from_bytes=_faster_from(steps, copied_ns),
+    )
+
+
+def _faster_from(steps: Sequence[tuple[int, int, int]], copied_ns: Sequence[int]) -> int | None:
+    """Return the smallest length from which every step was faster in place, if any."""
+    start = None
+    for (_, length, ns), copied in reversed(list(zip(steps, copied_ns, strict=False))):
+        if ns >= copied:
+            break
+        start = length
+    return start
+
+
+def _map_block(nbytes: int) -> mmap.mmap:
+    try:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, nbytes)
+        else:  # mypy needs both branches spelled out
+            return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        code = error.errno or 0
+        symbol = errno.errorcode.get(code, "UNKNOWN")
+        raise CallError(
+            "mmap.mmap", f"-1, {nbytes}", code=code, symbol=symbol, detail=error.strerror or ""
+        ) from error

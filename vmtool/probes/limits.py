@@ -1,4 +1,7 @@
-"""How far reserving, committing and mapping go: bounded searches with a new process per attempt."""
+"""How far reserving, committing, mapping and locking go, by bounded searches; who may exhaust a device.
+
+Each attempt is in a new process, but for the largest reservation.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
 from vmtool.machine.memory_limit_words import describe_safe
+from vmtool.machine.nvml import other_users, read_nvml
 from vmtool.memory.backing_by_name import describe_device, open_backing
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
 from vmtool.memory.windows.wine import wine_version
@@ -20,12 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from vmtool.memory.backing import VirtualBacking
+    from vmtool.memory.cuda.devices import DeviceInfo
+
 
 _LARGEST: Final = 1 << 62
-
 # Wine 10 keeps a byte for every page of a reservation, and keeps it after the release, so that the
 # cost cannot be seen twice: 64 TiB take 16 GiB (a machine of 24 GiB ran out), 4 TiB take seconds.
 _LARGEST_ON_WINE: Final = 1 << 40
+#: 17 tries double from 1 GiB to 128 TiB; the rest halve the interval to less than 0.1 %.
+_TRIES: Final = 28
+#: More is not locked where nothing limits it: it would have to be faulted in.
+_MOST_LOCKED: Final = 1 * GIB
+#: An area takes the kernel some 200 bytes, so that even this many are harmless.
+_MOST_MAPPINGS: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +125,48 @@ def search_ceiling(
     return good, bad, used
 
 
-#: 17 tries double from 1 GiB to 128 TiB; the rest halve the interval to less than 0.1 %.
-_TRIES: Final = 28
-#: More is not locked where nothing limits it: it would have to be faulted in.
-_MOST_LOCKED: Final = 1 * GIB
-#: An area takes the kernel some 200 bytes, so that even this many are harmless.
-_MOST_MAPPINGS: Final = 1 << 20
+def refuse_shared_device(backing: str, kind: str) -> None:
+    """Raise unless this process may exhaust a device: nobody else is on it.
+
+    Raises:
+        RefusedError: If others use it, or NVML cannot say that nobody does.
+    """
+    info = describe_device(backing)
+    if info is None or kind not in {"commit", "mappings"}:
+        return
+    reading = read_nvml(info.uuid)
+    managed = reading.device(info.uuid)
+    others = other_users(managed)
+    if others is not None and not others and _lists_us(info):
+        return
+    if others:
+        names = ", ".join(f"{each.name or 'a process'} ({each.pid})" for each in others)
+        cause = f"{backing} is in use by {names}, which may be refused memory meanwhile"
+    else:
+        why = reading.absent or "NVML lists no processes, not even this one"
+        cause = f"who else uses {backing} is unknown: {why}"
+    does = {
+        "commit": f"takes all memory of {backing}",
+        "mappings": f"maps one handle of {backing} until the driver refuses",
+    }
+    raise RefusedError(
+        f"limits {kind} {does[kind]}", cause=cause, hint="use --force to do it anyway"
+    )
+
+
+def _lists_us(info: DeviceInfo) -> bool:
+    """Return whether NVML lists a process once this one has a context on the device.
+
+    In a container with processes of its own (no ``--pid=host``) the list stays empty, whoever is there.
+    """
+    from vmtool.memory.cuda.context import DeviceContext
+
+    context = DeviceContext(info.ordinal)
+    try:
+        managed = read_nvml(info.uuid).device(info.uuid)
+    finally:
+        context.close()
+    return managed is not None and bool(managed.processes)
 
 
 def find_limits(

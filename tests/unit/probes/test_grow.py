@@ -1,18 +1,20 @@
-"""A growth in place is checked at every step; whatever breaks a promise is found and named."""
+"""A growth goes through its lengths, checked at every step, and by copying; what breaks a promise is named."""
 
 import mmap
 import sys
+from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from vmtool.errors import CallError
+from vmtool.errors import CallError, UsageError
 from vmtool.machine import read_facts
 from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.counters import read_process
 from vmtool.memory.governor import BudgetError
-from vmtool.probes.grow import GrowPlan
+from vmtool.probes.grow import MAX_STEPS, PATTERNS, CopiedBuffer, GrowPlan, plan_lengths
 from vmtool.probes.grow import run_growth as run_with_error
-from vmtool.probes.grow_lengths import PATTERNS, lengths
 from vmtool.units import KIB, MIB
 
 MACHINE = read_facts()
@@ -21,7 +23,7 @@ METHODS = host_methods()
 
 
 def plan_for(pattern="linear", to=2 * MIB, step=100 * KIB, *, budget=64 * MIB, copying=False):
-    return GrowPlan(tuple(lengths(pattern, to, step)), budget, copying)
+    return GrowPlan(tuple(plan_lengths(pattern, to, step)), budget, copying)
 
 
 def grow_with_error(backing, plan, **options):
@@ -265,3 +267,105 @@ def test_memory_that_is_not_given_back_is_found():
     assert failed(result) == "released"
     released = next(check for check in result.checks if check.name == "released")
     assert released.values["unreleased_bytes"] == MIB
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("linear", [4, 8, 10, 8, 4, 0]),
+        ("doubling", [4, 8, 10, 8, 4, 0]),
+    ],
+)
+def test_small_examples(pattern, expected):
+    assert plan_lengths(pattern, 10, 4) == expected
+
+
+def test_doubling_doubles():
+    assert plan_lengths("doubling", 100, 7) == [7, 14, 28, 56, 100, 56, 28, 14, 7, 0]
+
+
+def test_sawtooth_goes_up_four_and_down_two():
+    assert plan_lengths("sawtooth", 8, 1) == [1, 2, 3, 4, 2, 3, 4, 5, 6, 4, 5, 6, 7, 8, 4, 0]
+
+
+def test_one_step_to_the_peak():
+    assert plan_lengths("linear", 5, 5) == [5, 0]
+    assert plan_lengths("sawtooth", 5, 5) == [5, 0]
+
+
+@given(st.sampled_from(PATTERNS), st.integers(1, 1 << 40), st.integers(1, 3000))
+def test_every_pattern_reaches_the_peak_and_ends_at_zero(pattern, to, parts):
+    step = max(to // parts, 1)
+    found = plan_lengths(pattern, to, step)
+    assert max(found) == to
+    assert found[-1] == 0
+    assert all(length > 0 for length in found[:-1])
+    assert all(a != b for a, b in pairwise(found))
+    assert len(found) <= MAX_STEPS
+
+
+@pytest.mark.parametrize("pattern", ["linear", "sawtooth"])
+def test_too_many_steps_are_refused_with_a_step_that_works(pattern):
+    with pytest.raises(UsageError) as caught:
+        plan_lengths(pattern, 1 << 40, 4096)
+    step = int(caught.value.hint.split()[4])
+    assert len(plan_lengths(pattern, 1 << 40, step)) <= MAX_STEPS
+
+
+def test_an_unknown_pattern_names_the_valid_ones():
+    with pytest.raises(UsageError) as caught:
+        plan_lengths("spiral", 1, 1)
+    assert "sawtooth" in caught.value.hint
+
+
+def grow_and_copy(pattern="linear", to=2 * MIB, step=100 * KIB):
+    return run_growth(open_backing(), plan_for(pattern, to, step, copying=True))
+
+
+def test_copying_goes_through_the_growing_steps_only():
+    result = grow_and_copy("sawtooth", to=64 * PAGE, step=PAGE)
+    copying = result.copying
+    assert copying.steps == copying.planned_steps == result.growing.samples
+    # By hand: each growing step copies the length before it.
+    ups = [
+        (a, b)
+        for a, b in zip((0, *result.steps.length_bytes), result.steps.length_bytes, strict=False)
+    ]
+    assert copying.copied_bytes == sum(a for a, b in ups if b > a)
+    assert copying.in_place_ns == sum(
+        ns for ns, (a, b) in zip(result.steps.elapsed_ns, ups, strict=True) if b > a
+    )
+
+
+def test_a_refused_copy_ends_the_comparison_and_not_the_result(monkeypatch):
+    real = CopiedBuffer.grow_to
+
+    def refuse(self, nbytes, *, keep):
+        if nbytes > MIB:
+            raise CallError("mmap.mmap", "-1", code=12, symbol="ENOMEM")
+        real(self, nbytes, keep=keep)
+
+    monkeypatch.setattr(CopiedBuffer, "grow_to", refuse)
+    result = grow_and_copy(to=2 * MIB, step=MIB // 4)
+    assert result.complete
+    assert (result.copying.steps, result.copying.planned_steps) == (4, 8)
+    assert "ENOMEM" in result.copying.stopped
+
+
+def test_copying_stops_at_its_time_limit(monkeypatch):
+    monkeypatch.setattr("vmtool.probes.grow.COPY_LIMIT_NS", 0)
+    result = grow_and_copy()
+    assert result.copying.steps == 1
+    assert result.copying.stopped == "time limit"
+
+
+def test_a_copied_buffer_keeps_the_given_bytes():
+    buffer = CopiedBuffer()
+    buffer.grow_to(2 * PAGE, keep=0)
+    with buffer.view() as view:
+        view[:] = b"x" * (2 * PAGE)
+    buffer.grow_to(4 * PAGE, keep=PAGE)
+    with buffer.view() as view:
+        assert view.tobytes() == b"x" * PAGE + bytes(3 * PAGE)
+    buffer.close()
+    buffer.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
-from vmtool.probes.granule_checks.attempts import attempt_check
+from vmtool.probes.granule_checks import attempt_check
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking

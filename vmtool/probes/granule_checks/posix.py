@@ -21,7 +21,7 @@ from vmtool.memory.posix.calls import (
     last_errno,
 )
 from vmtool.memory.posix.counters import read_areas
-from vmtool.probes.granule_checks.attempts import attempt_check
+from vmtool.probes.granule_checks import attempt_check
 
 if TYPE_CHECKING:
     from vmtool.results.check_outcomes import Check

@@ -9,7 +9,7 @@ from vmtool.errors import CallError, VmtoolError
 from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
 from vmtool.memory.errors import MisalignedError, QuarantineError, Unwinding
 from vmtool.memory.governor import Tier
-from vmtool.probes.granule_checks.attempts import attempt_check
+from vmtool.probes.granule_checks import attempt_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from vmtool.memory.windows.calls import (
 )
 from vmtool.memory.windows.counters import read_range
 from vmtool.memory.windows.diagnosis import symbol_of
-from vmtool.probes.granule_checks.attempts import attempt_check
+from vmtool.probes.granule_checks import attempt_check
 
 if TYPE_CHECKING:
     from vmtool.results.check_outcomes import Check
