@@ -9,7 +9,7 @@ import pytest
 
 import vmtool as package
 from vmtool.cli.app import COMMAND_GROUPS, COMMANDS, main
-from vmtool.cli.parameter_types import BackingName
+from vmtool.cli.options import BackingName
 from vmtool.cli.schema import json_schema
 from vmtool.errors import VmtoolError
 from vmtool.memory.buffer_views import LiveViewError

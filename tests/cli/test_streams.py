@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.cli.progress import fitting
-from vmtool.cli.streams import reader_is_gone
+from vmtool.cli.streams import fitting, reader_is_gone
 
 PROGRAM = [sys.executable, "-m", "vmtool"]
 CSV = "kv-estimate gpt2 --budget 1GiB --sweep context=1..8 --csv -"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from vmtool.cli.options import Command, option_group, output_options
+from vmtool.cli.options import COUNT, SIZE, BackingName, Command, option_group, output_options
 from vmtool.cli.output import Output
-from vmtool.cli.parameter_types import COUNT, SIZE, BackingName
+from vmtool.cli.streams import progress_line
 from vmtool.errors import CheckFailedError, ExitCode, UnavailableError, UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def command(
     contents exit 3 and a lost device exits 1.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.memory.backing_by_name import ALL_DEVICES, device_ordinal
     from vmtool.memory.cuda.devices import devices
     from vmtool.probes.allocators import AllocatorOptions

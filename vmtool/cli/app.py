@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from vmtool import __version__
-from vmtool.cli.streams import drop_unwritten, print_and_exit, print_help
+from vmtool.cli.streams import drop_unwritten, print_and_exit, print_help, tell
 from vmtool.errors import (
     REFUSED_BY_POLICY,
     ExitCode,
@@ -276,8 +276,6 @@ def _refused(error: OSError) -> VmtoolError:
 
 
 def _tell(error: VmtoolError) -> None:
-    from vmtool.cli.streams import tell
-
     if os.environ.get("VMTOOL_DEBUG"):
         import traceback
 

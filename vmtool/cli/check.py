@@ -14,7 +14,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.streams import tell
+from vmtool.cli.streams import progress_line, tell
 from vmtool.errors import CheckFailedError, ExitCode
 from vmtool.units import format_duration
 
@@ -47,7 +47,6 @@ def command(
     """  # noqa: D301 - click's own mark
     from vmtool.check import run_check
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.machine.doctor.device_rules import examine_devices
     from vmtool.machine.doctor.findings import Rating

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.options import Command, csv_option, html_option, output_options
+from vmtool.cli.options import DURATION, FILE, Command, csv_option, html_option, output_options
 from vmtool.cli.output import Output, command_line, keep_inputs
-from vmtool.cli.parameter_types import DURATION, FILE
-from vmtool.cli.streams import tell
+from vmtool.cli.streams import progress_line, tell
 from vmtool.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -189,7 +188,6 @@ def _check_command(arguments: tuple[str, ...]) -> None:
 
 def _run(options: FleetOptions, output: Output) -> int:
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.fleet.judge import baseline_of, judge
     from vmtool.fleet.machines import Fleet
     from vmtool.fleet.result_files import list_files

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vmtool.cli.options import Command, all_backings_option, host_option, output_options
+from vmtool.cli.options import SIZE, Command, all_backings_option, host_option, output_options
 from vmtool.cli.output import Output
-from vmtool.cli.parameter_types import SIZE
 from vmtool.errors import CallError, CheckFailedError, UnavailableError
 
 if TYPE_CHECKING:

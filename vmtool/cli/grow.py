@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from vmtool.cli.options import (
+    COUNT,
+    SIZE,
     Command,
     backing_options,
     huge_option,
@@ -17,7 +19,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output
-from vmtool.cli.parameter_types import COUNT, SIZE
+from vmtool.cli.streams import progress_line
 from vmtool.errors import CallError, CheckFailedError, ExitCode, RefusedError, UsageError
 from vmtool.units import GIB, align_down, align_up, format_size, two_sizes
 
@@ -118,7 +120,6 @@ def _run(options: GrowOptions, output: Output) -> int:
     from dataclasses import replace
 
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts, with_device
     from vmtool.machine.device_facts import is_fresh_zero
     from vmtool.machine.device_memory import device_free

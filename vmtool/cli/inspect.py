@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vmtool.cli.options import Command, csv_option, host_option, html_option, output_options
+from vmtool.cli.options import (
+    COUNT,
+    DURATION,
+    FILE,
+    Command,
+    csv_option,
+    host_option,
+    html_option,
+    output_options,
+)
 from vmtool.cli.output import Output, command_line, replace_whole
-from vmtool.cli.parameter_types import COUNT, DURATION, FILE
-from vmtool.cli.streams import tell
+from vmtool.cli.streams import progress_line, tell
 from vmtool.errors import CallError, ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -188,7 +196,6 @@ def _inspect(
     child: WatchedProgram | None = None,
 ) -> InspectResult:
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.inspect.memory_areas import ProcessGoneError
     from vmtool.inspect.watch import look, watch
 
@@ -250,7 +257,7 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     """Start a command, watch it to its end, and return its exit code."""
     # All that takes time comes before the start, so that the first sample follows it at once: what
     # the watch will import as well, and the name of the user.
-    import vmtool.cli.progress  # noqa: F401
+    import vmtool.cli.streams  # noqa: F401
     from vmtool.cli.interrupt import watch_signals
     from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_pids
     from vmtool.machine import read_facts

@@ -7,12 +7,11 @@ from math import prod
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.units import format_size, parse_count, parse_size
+from vmtool.units import format_size, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-LARGEST_COUNT: Final = 1 << 48
 _LARGEST_GRANULE: Final = 1 << 40
 
 
@@ -68,21 +67,6 @@ def split_axes(
     """Return the arguments that are no axes, and all axes: once one is given, more may follow."""
     more = [text for text in arguments if axes and "=" in text and text.partition("=")[0] in known]
     return [text for text in arguments if text not in more], [*axes, *more]
-
-
-def read_count(name: str, text: str) -> int:
-    """Return the count *text*, such as ``32k``.
-
-    Raises:
-        UsageError: If it is none, or 0, or too large.
-    """
-    try:
-        count = parse_count(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if not 0 < count <= LARGEST_COUNT:
-        raise UsageError(f"{name} {text}: it must be from 1 to 2^48")
-    return count
 
 
 def read_granule(text: str) -> int:

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli.kv_model_and_budget import MODEL, TP, refuse_large_weights
-from vmtool.cli.options import Command, completing, html_option, option_group, output_options
+from vmtool.cli.options import (
+    COUNT,
+    FILE_OR_STDOUT,
+    SIZE,
+    SIZE_OR_ZERO,
+    Command,
+    completing,
+    html_option,
+    option_group,
+    output_options,
+)
 from vmtool.cli.output import Output, command_line, keep_inputs
-from vmtool.cli.parameter_types import COUNT, FILE_OR_STDOUT, SIZE, SIZE_OR_ZERO
 from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from vmtool.cli.kv_compare_axes import LARGEST_COUNT, check_granule, read_count, read_granule
+from vmtool.cli.kv_compare_axes import check_granule, read_granule
 from vmtool.cli.kv_model_and_budget import (
     GIVEN,
     ChosenMemory,
@@ -19,7 +20,7 @@ from vmtool.cli.kv_model_and_budget import (
     read_weights,
 )
 from vmtool.errors import UsageError
-from vmtool.units import parse_percent, parse_size
+from vmtool.units import parse_count, parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 
 #: Granules that are always shown beside the host's page: of Windows and some arm64, and of CUDA.
-KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
+_KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
 #: What vLLM leaves of a device by default: 1 - ``gpu_memory_utilization``.
 _VLLM_OVERHEAD: Final = Fraction(8, 100)
 #: What TensorRT-LLM leaves of what is free: 1 - ``free_gpu_memory_fraction``.
 _TRTLLM_OVERHEAD: Final = Fraction(1, 10)
+_LARGEST_COUNT: Final = 1 << 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,13 +268,13 @@ class EstimateRequest:
                 )
             formats = replace(formats, recurrent=find_format(options.state_dtype))
         divided = (self.tp, self.pp, options.dcp) != (1, 1, 1)
-        granules = options.granules or KNOWN_GRANULES[-1:]
+        granules = options.granules or _KNOWN_GRANULES[-1:]
         return Question(
             geometry=self.rank(formats, options.context) if divided else model,
             formats=formats,
             format_origin=origin,
             budget=self.budget(),
-            granules=tuple(sorted({_host_page(), *KNOWN_GRANULES, *granules})),
+            granules=tuple(sorted({_host_page(), *_KNOWN_GRANULES, *granules})),
             granule=granules[0],
             policy=options.policy,
             block=options.block_tokens,
@@ -297,13 +299,13 @@ class EstimateRequest:
                 case "dtype":
                     options = replace(options, dtype=text, dtype_k=None, dtype_v=None)
                 case "tp":
-                    options = replace(options, tp=read_count(axis, text))
+                    options = replace(options, tp=_read_count(axis, text))
                 case "pp":
-                    options = replace(options, pp=read_count(axis, text))
+                    options = replace(options, pp=_read_count(axis, text))
                 case "context":
-                    options = replace(options, context=read_count(axis, text))
+                    options = replace(options, context=_read_count(axis, text))
                 case "sequences":
-                    options = replace(options, sequences=read_count(axis, text))
+                    options = replace(options, sequences=_read_count(axis, text))
                 case "policy":
                     options = replace(options, policy=text)
                 case "budget":
@@ -364,7 +366,7 @@ def _first_compared(axes: tuple[str, ...]) -> str | None:
 def _stages(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    return tuple(read_count("--pp-layers", part.strip()) for part in text.split(","))
+    return tuple(_read_count("--pp-layers", part.strip()) for part in text.split(","))
 
 
 def _check(options: EstimateOptions) -> None:
@@ -397,7 +399,7 @@ def _check(options: EstimateOptions) -> None:
     for granule in options.granules:
         check_granule(granule)
     for name in ("context", "sequences", "in_flight", "block", "batch_tokens", "blocks"):
-        if (getattr(options, name) or 0) > LARGEST_COUNT:
+        if (getattr(options, name) or 0) > _LARGEST_COUNT:
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"{flag} must be at most 2^48")
     _check_budget(options)
@@ -432,6 +434,21 @@ def _check_engine(options: EstimateOptions) -> None:
     ):
         if is_set and engine not in engines:
             raise UsageError(f"{flag} needs --as {' or '.join(engines)}")
+
+
+def _read_count(name: str, text: str) -> int:
+    """Return the count *text*, such as ``32k``.
+
+    Raises:
+        UsageError: If it is none, or 0, or too large.
+    """
+    try:
+        count = parse_count(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if not 0 < count <= _LARGEST_COUNT:
+        raise UsageError(f"{name} {text}: it must be from 1 to 2^48")
+    return count
 
 
 def _percent(text: str) -> Fraction:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.parameter_types import COUNT
+from vmtool.cli.options import COUNT
 from vmtool.errors import RefusedError, UnavailableError, UsageError
 from vmtool.units import MIB, SIZES_HINT, format_size, parse_percent, parse_size
 
@@ -261,7 +261,7 @@ def _available() -> int:
 
 
 def _device_free(name: str) -> tuple[int, str]:
-    from vmtool.cli.parameter_types import BackingName
+    from vmtool.cli.options import BackingName
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory.backing_by_name import device_ordinal
     from vmtool.memory.cuda.devices import device

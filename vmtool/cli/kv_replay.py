@@ -12,6 +12,9 @@ from vmtool.cli.kv_estimate import BLOCK, IN_FLIGHT, POLICY, RESERVE
 from vmtool.cli.kv_model_and_budget import MODEL_OPTIONS
 from vmtool.cli.kv_replay_request import ReplayOptions
 from vmtool.cli.options import (
+    COUNT,
+    SIZE,
+    SIZE_OR_ZERO,
     Command,
     completing,
     csv_option,
@@ -21,8 +24,7 @@ from vmtool.cli.options import (
     output_options,
 )
 from vmtool.cli.output import Output, command_line, keep_inputs
-from vmtool.cli.parameter_types import COUNT, SIZE, SIZE_OR_ZERO
-from vmtool.cli.streams import tell
+from vmtool.cli.streams import progress_line, tell
 from vmtool.errors import ExitCode, UsageError, VmtoolError
 
 if TYPE_CHECKING:
@@ -292,7 +294,6 @@ class _Run:
         from vmtool.cli.kv_model_and_budget import GIVEN, read_memory
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
         from vmtool.cli.kv_replay_request import choose_budget, load_options_model, open_chosen
-        from vmtool.cli.progress import progress_line
 
         options = self._options
         memory = None if options.budget is None else read_memory(options.budget)

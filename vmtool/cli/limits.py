@@ -9,6 +9,7 @@ import click
 
 from vmtool.cli.options import Command, backing_option, host_option, output_options
 from vmtool.cli.output import Output
+from vmtool.cli.streams import progress_line
 from vmtool.cli.stress_options import method_option
 from vmtool.errors import ExitCode, VmtoolError
 
@@ -55,7 +56,6 @@ def command(
     program uses the device, this needs --force; without it the exit code is 5.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.json_documents import plain
     from vmtool.machine import read_facts, with_device
     from vmtool.machine.run_conditions import RunConditionsWatch

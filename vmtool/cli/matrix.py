@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from vmtool.cli.kv_model_and_budget import load_cost
-from vmtool.cli.options import Command, backing_options, host_option, html_option, output_options
+from vmtool.cli.options import (
+    COUNT,
+    SIZE,
+    Command,
+    backing_options,
+    host_option,
+    html_option,
+    output_options,
+)
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.parameter_types import COUNT, SIZE
+from vmtool.cli.streams import progress_line
 from vmtool.cli.stress_options import into_settings, matrix_settings
 from vmtool.errors import CheckFailedError, ExitCode, RefusedError, UsageError, VmtoolError
 from vmtool.units import format_duration, format_size
@@ -79,7 +87,6 @@ def command(
     --chunk is given; `vmtool allocators` measures more sizes.
     """  # noqa: D301 - click's own mark
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import progress_line
     from vmtool.machine import read_facts
     from vmtool.report.matrix import to_html, to_text
     from vmtool.stress.matrix import run_matrix

@@ -1,27 +1,20 @@
-"""Options that several commands share, what a shell completes, and help with options under headings."""
+"""Options that several commands share, the types and completion of values, and help under headings."""
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from vmtool import units
 from vmtool.cli.app import MARKDOWN, Context
-from vmtool.cli.parameter_types import (
-    FILE,
-    FILE_OR_STDOUT,
-    GIVE_VALUE,
-    SIZE,
-    TRANSPARENT,
-    BackingName,
-    HugePages,
-    describe_empty,
-)
 from vmtool.cli.streams import print_help
-from vmtool.errors import UsageError
+from vmtool.errors import UsageError, VmtoolError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,10 +22,12 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+_TRANSPARENT: Final = "transparent"
+_GIVE_VALUE: Final = "give a value, or leave it out"
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_FROM_USER: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 #: Which heading of the help each option stands under.
 _HEADINGS: Final[dict[click.Parameter, str]] = {}
-_FROM_USER: Final = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
 
 class Command(click.Command):
@@ -60,7 +55,7 @@ class Command(click.Command):
             value = ctx.params.get(param.name or "")
             values = value if isinstance(value, tuple) else (value,)
             if "" in values and ctx.get_parameter_source(param.name or "") in _FROM_USER:
-                raise UsageError(describe_empty(param), hint=GIVE_VALUE)
+                raise UsageError(_describe_empty(param), hint=_GIVE_VALUE)
         return rest
 
     def get_help_option(self, ctx: click.Context) -> click.Option | None:
@@ -196,6 +191,113 @@ def _complete(_ctx: click.Context, param: click.Parameter, incomplete: str) -> l
     return [CompletionItem(incomplete, type="file")] if may_be_file and not found else found
 
 
+class _Quantity(click.ParamType[int]):
+    """A number with a unit, parsed by :mod:`vmtool.units`."""
+
+    def __init__(self, name: str, parse: Callable[[str], int], *, minimum: int) -> None:
+        self.name = name
+        self._parse = parse
+        self._minimum = minimum
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            number = self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if number < self._minimum:
+            self.fail(f"{value!r} is not positive", param, ctx)
+        return number
+
+
+class BackingName(click.ParamType[str]):
+    """The name of a backing; plain ``cuda`` is the device that ``VMTOOL_DEVICE`` names, or 0.
+
+    Args:
+        accepted: The names that the command accepts, as its help lists them.
+    """
+
+    name = "backing"
+
+    def __init__(self, accepted: str) -> None:
+        self.accepted = accepted
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not value or (value == "all" and self.accepted.startswith("all, ")):
+            return str(value)  # an empty value has an error of its own
+        if value != "cuda":
+            from vmtool.memory.backing_by_name import is_device
+
+            try:
+                is_device(value)
+            except UsageError as error:
+                error.hint = f"use {self.accepted}"
+                raise
+            return str(value)
+        device = os.environ.get("VMTOOL_DEVICE") or "0"
+        if not (device.isascii() and device.isdigit()):
+            self.fail(
+                f"VMTOOL_DEVICE is {device!r}, which is not the number of a device", param, ctx
+            )
+        return f"cuda:{device}"
+
+
+class HugePages(click.ParamType[int]):
+    """Bytes of reserved huge pages, or 0 for transparent ones, which have no size to choose."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return 0 if value == _TRANSPARENT else SIZE.convert(value, param, ctx)
+
+
+class _ResultFile(click.Path):
+    """A file to write when the work is done. That it can be written is made sure of before."""
+
+    def __init__(self, *, or_stdout: bool = False) -> None:
+        super().__init__(dir_okay=False, allow_dash=or_stdout)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        if self.allow_dash and path == "-":
+            if sys.stdout is None:
+                raise VmtoolError("cannot write stdout: it is closed", hint="use -o FILE")
+        elif path == "-":
+            self.fail("'-' is stdout, where the result goes; give a file", param, ctx)
+        elif not path:  # claim() would say that it is a folder
+            raise UsageError(_describe_empty(param), hint=_GIVE_VALUE)
+        else:
+            from vmtool.cli.output import claim, note_result
+
+            real = claim(str(path))
+            if real is not None and param is not None and ctx is not None:
+                note_result(real, param, ctx)
+        return path
+
+
+def _describe_empty(param: click.Parameter | None) -> str:
+    """Return what is wrong with an empty value, as of a variable that is not set."""
+    if param is None:
+        return "a file's name is empty"
+    if isinstance(param, click.Option):
+        return f"{param.opts[0]} has an empty value"
+    # An argument's metavar may say more than its name.
+    return f"{str(param.name).removesuffix('s').upper()} has an empty value"
+
+
+#: A positive number of bytes, such as ``64KiB``.
+SIZE: Final = _Quantity("size", units.parse_size, minimum=1)
+#: Bytes, zero allowed.
+SIZE_OR_ZERO: Final = _Quantity("size", units.parse_size, minimum=0)
+#: A positive number of tokens or cycles, such as ``32k``.
+COUNT: Final = _Quantity("count", units.parse_count, minimum=1)
+#: A positive duration in nanoseconds, such as ``10s``.
+DURATION: Final = _Quantity("duration", units.parse_duration, minimum=1)
+#: A file beside the result.
+FILE: Final = _ResultFile()
+#: A file, or ``-`` for stdout.
+FILE_OR_STDOUT: Final = _ResultFile(or_stdout=True)
 #: ``-o``: pass it to :class:`vmtool.cli.output.Output`.
 output_file_option: Final = click.option(
     "-o",
@@ -305,7 +407,7 @@ huge_option: Final = click.option(
     "--huge",
     type=HugePages(),
     is_flag=False,
-    flag_value=TRANSPARENT,
+    flag_value=_TRANSPARENT,
     callback=_split_huge,
     metavar="[SIZE]",
     help="Ask for transparent huge pages; with SIZE, 2MiB or 1GiB, use only reserved ones of that "

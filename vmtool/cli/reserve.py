@@ -6,9 +6,8 @@ import os
 
 import click
 
-from vmtool.cli.options import Command, backing_options, huge_option, output_options
+from vmtool.cli.options import SIZE, Command, backing_options, huge_option, output_options
 from vmtool.cli.output import Output
-from vmtool.cli.parameter_types import SIZE
 from vmtool.errors import CheckFailedError, ExitCode
 
 

@@ -9,9 +9,10 @@ import click
 
 from vmtool.cli.options import Command, devices_options, output_options
 from vmtool.cli.output import Output, command_line
-from vmtool.cli.streams import tell
+from vmtool.cli.streams import progress_line, tell
 from vmtool.cli.stress_options import into_control, into_settings, stress_control, stress_settings
 from vmtool.errors import ExitCode, UsageError
+from vmtool.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import StressResult, StressSettings
+    from vmtool.stress.parent.run_workers import Progress
     from vmtool.stress.room import Room
 
 #: Options that have become commands.
@@ -148,7 +150,6 @@ def _run(
     room: Room,
 ) -> StressResult:
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.cli.progress import stress_progress
     from vmtool.stress.parent.run_workers import run_stress
     from vmtool.stress.plan import open_backings, settle
 
@@ -157,15 +158,27 @@ def _run(
     settings = settle(settings, coarsest, room)
     _refuse_few_runs(settings, control)
     _preflight(output, settings, facts, room, force=control.force)
-    with watch_signals() as interruption, stress_progress(settings, quiet=output.quiet) as progress:
+    with watch_signals() as interruption, progress_line(quiet=output.quiet) as show:
         return run_stress(
             settings,
             facts,
             hang_ns=control.hang_ns,
             name_host=control.name_host,
             stopping=lambda: interruption.requested,
-            progress=progress,
+            progress=lambda progress: show(lambda: _progress_text(settings, progress)),
         )
+
+
+def _progress_text(settings: StressSettings, progress: Progress) -> str:
+    cycles, elapsed = f"{progress.cycles:,}", format_duration(progress.elapsed_ns)
+    if settings.cycles is not None:
+        lanes = settings.threads * settings.workers * len(settings.methods)
+        cycles += f" of {settings.cycles * lanes:,}"
+    if settings.runs > 1:  # starting their processes takes time as well
+        return f"run {progress.run} of {settings.runs}, {cycles} cycles, {elapsed}"
+    if settings.duration_ns is not None:
+        elapsed += f" of {format_duration(settings.duration_ns)}"
+    return f"{elapsed}, {cycles} cycles"
 
 
 def _refuse_few_runs(settings: StressSettings, control: StressControl) -> None:

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vmtool.cli.options import (
+    COUNT,
+    DURATION,
+    FILE,
+    SIZE,
+    SIZE_OR_ZERO,
     csv_option,
     host_option,
     html_option,
@@ -17,7 +22,6 @@ from vmtool.cli.options import (
     node_option,
     option_group,
 )
-from vmtool.cli.parameter_types import COUNT, DURATION, FILE, SIZE, SIZE_OR_ZERO
 
 if TYPE_CHECKING:
     from vmtool.results.stress import StressSettings
