@@ -1,4 +1,4 @@
-"""``vmtool fleet``: which machines of many are different, and which setting explains it."""
+"""``vmtool fleet``: which machines of many are different, which setting explains it, and files of baselines."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _run(options: FleetOptions, output: Output) -> int:
     resources = _resources(options.resources)
     files = list_files(options.files)
     keep_inputs(options.baseline, *files)
-    baseline = None if options.baseline is None else read_baseline(options.baseline)
+    baseline = None if options.baseline is None else _read_baseline(options.baseline)
     fleet = Fleet()
     with watch_signals() as interruption, progress_line(quiet=output.quiet) as show:
 
@@ -217,7 +217,7 @@ def _run(options: FleetOptions, output: Output) -> int:
     _write(result, options, output)
     if options.save is not None:
         saved = baseline_of(fleet, by=options.by, threshold=options.threshold)
-        output.save(options.save, lambda: write_baseline(saved))
+        output.save(options.save, lambda: _write_baseline(saved))
         for group in result.groups:
             if (left := not_saved(group, saved)) is not None:
                 output.notice(f"{options.save}: {left}")
@@ -299,7 +299,7 @@ def _write(result: FleetResult, options: FleetOptions, output: Output) -> None:
     output.save(options.html, lambda: to_html(result, command_line()))
 
 
-def read_baseline(path: str) -> FleetBaseline:
+def _read_baseline(path: str) -> FleetBaseline:
     """Return the baseline in *path*.
 
     Raises:
@@ -333,7 +333,7 @@ def read_baseline(path: str) -> FleetBaseline:
     return baseline
 
 
-def write_baseline(baseline: FleetBaseline) -> str:
+def _write_baseline(baseline: FleetBaseline) -> str:
     """Return the document of *baseline*."""
     from vmtool.json_documents import encode
     from vmtool.results.document_versions import document_of

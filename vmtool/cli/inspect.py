@@ -1,4 +1,4 @@
-"""``vmtool inspect``: what a running process does with its memory, and what will stop it."""
+"""``vmtool inspect``: what a process does with its memory, and what will stop it; starting a program to inspect."""
 
 from __future__ import annotations
 

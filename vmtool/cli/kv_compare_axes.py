@@ -1,4 +1,4 @@
-"""The axes of ``--compare`` of kv-estimate and kv-replay: how values are read, and combined."""
+"""The axes of ``--compare`` of kv-estimate and kv-replay: read, checked (granules too), and combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vmtool kv-estimate``: its options and the command."""
+"""``vmtool kv-estimate``: its options, four of which kv-replay shares, and the answer to one question."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model, the budget and the weights that options of kv-estimate and kv-replay name."""
+"""The model, budget and weights that options of the kv commands name, and what a model's tokens take."""
 
 from __future__ import annotations
 
