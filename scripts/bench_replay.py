@@ -20,9 +20,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # also where it isn't installed
 
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.packing.policies import POLICIES, make_policy
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources.model_lookup import load
 from vmtool.kv.traces.trace import Trace
 from vmtool.replay.account import Account

@@ -36,11 +36,11 @@ from unittest.mock import MagicMock
 from _llama import Loader
 
 from vmtool.errors import UsageError, VmtoolError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import INDEX_FORMAT, choose_formats
 from vmtool.kv.engines.llamacpp import LlamaCppSettings, llamacpp_buffers, log_line, mtp_buffers
 from vmtool.kv.engines.vllm import VllmSettings, default_block, vllm_pool
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import builtin, model_lookup
 from vmtool.kv.sources.gguf.layers import build as build_gguf
 from vmtool.kv.sources.hf.config import resolve

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from fractions import Fraction
 
-    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import Budget
     from vmtool.kv.geometry import ModelGeometry
+    from vmtool.kv.sequence_cost import SequenceCost
 
 
 #: Which model, in which format.
@@ -124,8 +124,8 @@ def load_cost(model: str) -> SequenceCost:
     Raises:
         UsageError: If *model* is not known or cannot be read.
     """
-    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.element_formats import choose_formats
+    from vmtool.kv.sequence_cost import SequenceCost
     from vmtool.kv.sources.model_lookup import load
 
     geometry = load(model)

@@ -123,10 +123,10 @@ class ReplayOptions:
         Raises:
             UsageError: If the options contradict each other or are out of range.
         """
-        from vmtool.kv.cost import SequenceCost
         from vmtool.kv.element_formats import choose_formats
         from vmtool.kv.estimate import DEFAULT_CONTEXT, fullest_rank
         from vmtool.kv.packing.policies import make_policy
+        from vmtool.kv.sequence_cost import SequenceCost
         from vmtool.replay.rules import Plan, Rules, prefill_ns, step_ns
         from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 

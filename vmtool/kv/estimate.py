@@ -1,4 +1,4 @@
-"""What a sequence costs, how it is laid out in granules, and what a budget holds."""
+"""The answer of ``vmtool kv-estimate``: what a sequence costs, its granules, and what a budget holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from math import inf, isqrt, lcm
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats, stored_formats
 from vmtool.kv.estimate_result import (
     Budget,
@@ -26,15 +25,16 @@ from vmtool.kv.estimate_result import (
 from vmtool.kv.geometry import LayerKind, Provenance, Source, Span
 from vmtool.kv.packing.capacity import longest_sequence, most_sequences, waste_at, waste_ends
 from vmtool.kv.packing.policies import POLICIES, make_policy
+from vmtool.kv.sequence_cost import SequenceCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from vmtool.kv.cost import LayerCost
     from vmtool.kv.element_formats import Formats
     from vmtool.kv.geometry import ModelGeometry
     from vmtool.kv.packing.capacity import Capacity
     from vmtool.kv.packing.policies import Policy
+    from vmtool.kv.sequence_cost import LayerCost
 
 _GIB: Final = 1 << 30
 

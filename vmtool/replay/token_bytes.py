@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from vmtool.kv.packing.blocks_and_ranges import EntryCount
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.sequence_cost import SequenceCost
     from vmtool.replay.sequence import RunningSequence
 
 

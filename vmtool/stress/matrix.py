@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from vmtool.compare.confidence_intervals import Interval
-    from vmtool.kv.cost import SequenceCost
+    from vmtool.kv.sequence_cost import SequenceCost
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results.stress import PhaseResult, StressResult, StressSettings

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import strategies as st
 
-from vmtool.kv.cost import LayerCost, SequenceCost, StateCost, TensorCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
+from vmtool.kv.sequence_cost import LayerCost, SequenceCost, StateCost, TensorCost
 
 
 @pytest.fixture(scope="session")

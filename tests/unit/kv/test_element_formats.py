@@ -3,9 +3,9 @@
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import FORMATS, choose_formats, find_format
 from vmtool.kv.geometry import StatePart, StateTensor, Tensor, TensorRole
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources.model_lookup import load
 
 KEY = Tensor("k", TensorRole.KEY, 8, 128)

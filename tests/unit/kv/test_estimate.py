@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import vmtool
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.estimate import estimate, fit, fullest_rank, suggest_block, tiles
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
 from vmtool.units import GIB, MIB
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from replay_reference import Reference
 
 from vmtool.histograms import summarize_samples
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, Span
 from vmtool.kv.packing.policies import POLICIES, make_policy
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.traces.formats import Request
 from vmtool.replay.account import Account
 from vmtool.replay.replay_recorder import Recorder

@@ -2,9 +2,9 @@
 
 import random
 
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.packing.policies import POLICIES, make_policy
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources.model_lookup import load
 from vmtool.kv.traces.formats import Request
 from vmtool.replay.rules import Plan

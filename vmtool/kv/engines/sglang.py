@@ -18,10 +18,10 @@ from vmtool.kv.geometry import LayerKind, Span, TensorRole
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import SequenceCost, TensorCost
     from vmtool.kv.element_formats import Formats
     from vmtool.kv.estimate import Question
     from vmtool.kv.geometry import ModelGeometry
+    from vmtool.kv.sequence_cost import SequenceCost, TensorCost
 
 #: Its names of the formats that it has for K and V alike.
 _TYPE_NAMES: Final = {

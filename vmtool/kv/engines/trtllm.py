@@ -21,8 +21,8 @@ from vmtool.kv.geometry import Span
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.estimate import Question
+    from vmtool.kv.sequence_cost import SequenceCost
 
 #: The formats that its cache has.
 _FORMATS: Final = ("bf16", "fp16", "fp32", "fp8", "nvfp4")

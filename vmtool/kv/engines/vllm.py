@@ -18,7 +18,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import stored_formats
 from vmtool.kv.engines.known_engines import (
     EngineRank,
@@ -27,11 +26,12 @@ from vmtool.kv.engines.known_engines import (
     version_numbers,
 )
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
+from vmtool.kv.sequence_cost import SequenceCost
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import LayerCost
     from vmtool.kv.estimate import Question
     from vmtool.kv.geometry import Extent, ModelGeometry
+    from vmtool.kv.sequence_cost import LayerCost
 
 #: vLLM's ``mamba_cache_mode``: one state for each sequence, two, or one for each block of tokens.
 #: 0.33 has no ``all`` any more.

@@ -23,9 +23,9 @@ from vmtool.kv.packing.policies import (
 )
 
 if TYPE_CHECKING:
-    from vmtool.kv.cost import SequenceCost
     from vmtool.kv.geometry import Extent
     from vmtool.kv.packing.policies import Policy
+    from vmtool.kv.sequence_cost import SequenceCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from vmtool.units import align_up, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from vmtool.kv.cost import SequenceCost, TensorCost
     from vmtool.kv.geometry import Extent
+    from vmtool.kv.sequence_cost import SequenceCost, TensorCost
 
 
 @dataclass(frozen=True, slots=True)

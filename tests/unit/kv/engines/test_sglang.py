@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.sglang import (
     SglangBuffers,
@@ -15,6 +14,7 @@ from vmtool.kv.engines.sglang import (
     log_lines,
     sglang_pool,
 )
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB

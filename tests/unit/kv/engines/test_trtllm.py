@@ -3,12 +3,12 @@
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.engines.trtllm import TrtllmSettings, as_trtllm, log_lines, trtllm_pools
 from vmtool.kv.engines.vllm import VllmSettings, as_vllm
 from vmtool.kv.estimate import Question
 from vmtool.kv.estimate_result import Budget, FormatOrigin
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
 from vmtool.units import GIB
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats, stored_formats
 from vmtool.kv.engines.vllm import (
     VllmSettings,
@@ -19,6 +18,7 @@ from vmtool.kv.engines.vllm import (
 from vmtool.kv.estimate import Question
 from vmtool.kv.estimate_result import Budget, FormatOrigin
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.units import GIB

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.geometry import Extent, LayerKind, Span
 from vmtool.kv.packing.capacity import (
     Capacity,
@@ -27,6 +26,7 @@ from vmtool.kv.packing.policies import (
     TokenMajor,
     make_policy,
 )
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.units import GIB, KIB, MIB
 
 GRANULES = st.sampled_from([1, 100, 4 * KIB, 64 * KIB])

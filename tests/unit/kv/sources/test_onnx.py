@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from vmtool.errors import InputError, UsageError
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.geometry import LayerKind, Span, TensorRole
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
 
 # ---- ONNX Runtime GenAI ---------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from vmtool.kv.cost import SequenceCost
 from vmtool.kv.element_formats import choose_formats
+from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources.hf.config import resolve
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"

@@ -29,7 +29,7 @@ from vmtool.kv.sources.gguf.architectures import (
     refuse_unread,
 )
 from vmtool.kv.sources.gguf.reader import read_metadata
-from vmtool.kv.sources.hf import recurrent_states
+from vmtool.kv.sources.hf import state_tensors
 from vmtool.kv.sources.hf.families.latents import deepseek_v4_layers
 from vmtool.kv.sources.untrusted_files import name_of
 
@@ -389,11 +389,11 @@ class LayerBuilder:
 
 
 _STATE_BUILDERS: Final = {
-    RecurrentState.MAMBA1: recurrent_states.mamba1,
-    RecurrentState.MAMBA2: recurrent_states.mamba2,
-    RecurrentState.DELTA: recurrent_states.gated_delta,
-    RecurrentState.KIMI: recurrent_states.kimi_delta,
-    RecurrentState.LIGHTNING: recurrent_states.lightning,
-    RecurrentState.SHORT_CONV: recurrent_states.short_conv,
-    RecurrentState.RWKV: recurrent_states.rwkv,
+    RecurrentState.MAMBA1: state_tensors.mamba1,
+    RecurrentState.MAMBA2: state_tensors.mamba2,
+    RecurrentState.DELTA: state_tensors.gated_delta,
+    RecurrentState.KIMI: state_tensors.kimi_delta,
+    RecurrentState.LIGHTNING: state_tensors.lightning,
+    RecurrentState.SHORT_CONV: state_tensors.short_conv,
+    RecurrentState.RWKV: state_tensors.rwkv,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Layer, LayerKind, StateTensor, Tensor
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.attention import grouped
+from vmtool.kv.sources.hf.attention_tensors import grouped
 
 if TYPE_CHECKING:
     from vmtool.kv.sources.fields import Fields

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Extent, Layer, LayerKind, Span, TensorRole
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
-from vmtool.kv.sources.hf.attention import grouped
+from vmtool.kv.sources.hf.attention_tensors import grouped
 from vmtool.kv.sources.hf.layer_kinds import named
 
 if TYPE_CHECKING:

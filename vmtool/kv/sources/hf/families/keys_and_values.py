@@ -1,15 +1,140 @@
-"""Architectures whose layers all attend: full, windowed or chunked, with K and V for each token."""
+"""Architectures whose layers keep K and V for each token: full, windowed, chunked, or listed one by one."""
 
 from __future__ import annotations
 
-from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import (
-    attention,
-    layer_kinds,
-    listed_per_layer,
-    shared_and_repeated_layers,
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from vmtool.kv.geometry import Layer, LayerKind, pair
+from vmtool.kv.sources.fields import MAX_LAYERS
+from vmtool.kv.sources.hf import attention_tensors, layer_kinds, shared_and_repeated_layers
+from vmtool.kv.sources.hf.attention_tensors import (
+    grouped,
+    head_dim,
+    head_dim_v,
+    heads,
+    unpacked_index,
 )
 from vmtool.kv.sources.hf.family import Family
+
+if TYPE_CHECKING:
+    from vmtool.kv.sources.fields import Fields
+
+
+def _step3p5(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Step 3.5: ``attention_other_setting`` gives the heads of the layers with a window."""
+    other = fields.nested("attention_other_setting")
+    if other is None:
+        return layers
+    other.raw("attention_type")
+    other.raw("num_attention_heads")
+    count, dim = other.optional("num_attention_groups"), other.optional("head_dim")
+    if other.has("true_head_dim") or other.text("attention_type") not in (
+        None,
+        "sliding_attention",
+    ):
+        fields.fail("attention_other_setting", "does not apply to layers with a window")
+    return tuple(
+        replace(
+            layer,
+            tensors=tuple(
+                replace(t, heads=count or t.heads, dim=dim or t.dim) for t in layer.tensors
+            ),
+        )
+        if layer.kind is LayerKind.WINDOW
+        else layer
+        for layer in layers
+    )
+
+
+def _minimax_m3(fields: Fields) -> tuple[Layer, ...]:
+    """MiniMax-M3: K and V in every layer, and an index key in those with sparse attention.
+
+    Its published file has ``sparse_attention_config``, and transformers writes ``layer_types``.
+    """
+    count = fields.integer("layers", high=MAX_LAYERS)
+    tensors = grouped(fields, LayerKind.FULL)
+    config = fields.nested("sparse_attention_config", whole=True)
+    if config is not None and config.flag("use_sparse_attention", default=True):
+        sparse = config.integers("sparse_attention_freq", length=count, high=1)
+        values = config.integers("sparse_disable_index_value", length=count, high=1)
+        if sparse is None:
+            config.fail("sparse_attention_freq", "is missing: it says which layers are sparse")
+        dim = config.checked("sparse_index_dim", config.raw("sparse_index_dim"))
+    else:
+        listed = fields.items("layer_types", length=count) or []
+        for i, name in enumerate(listed):
+            if name not in ("full_attention", "minimax_m3_sparse"):
+                fields.fail(f"layer_types[{i}]", f"{str(name)[:40]!r} is not understood")
+        sparse, values = [int(name == "minimax_m3_sparse") for name in listed], None
+        dim = fields.optional("index_dim") or 0
+    if sparse and any(sparse) and not dim:
+        fields.fail("index_head_dim", "is missing: it gives the keys of the sparse layers")
+    if values and any(is_sparse and not off for is_sparse, off in zip(sparse, values, strict=True)):
+        fields.fail("sparse_attention_config", "keeps index values, which are not understood")
+    key = unpacked_index(dim) if dim else None
+    return tuple(
+        Layer(
+            i,
+            LayerKind.FULL,
+            (*tensors, key) if key is not None and i < len(sparse) and sparse[i] else tensors,
+        )
+        for i in range(count)
+    )
+
+
+def _block_configs(fields: Fields) -> tuple[Layer, ...]:
+    """Nemotron NAS: each block says how many query heads share a KV head, or that it has none."""
+    count = fields.integer("layers", high=MAX_LAYERS)
+    blocks = fields.items("block_configs", length=count)
+    if blocks is None:
+        fields.fail("block_configs", "is missing: it says which layers attend")
+    query, dim = heads(fields), head_dim(fields)
+    dim_v = head_dim_v(fields, dim)
+    if fields.has("num_key_value_heads"):
+        fields.fail("num_key_value_heads", "must be null where block_configs gives the heads")
+    fields.raw("num_key_value_heads")
+    layers = []
+    for i, block in enumerate(blocks):
+        if not isinstance(block, dict):
+            fields.fail(f"block_configs[{i}]", "must be an object")
+        attention = fields.wrap(block, f"block_configs[{i}].").nested("attention")
+        if attention is None:
+            fields.fail(f"block_configs[{i}].attention", "is missing")
+        layers.append(_block_layer(attention, i, query, dim, dim_v))
+    fields.stated("layer_kinds", f"{count} blocks", "block_configs")
+    fields.derived(
+        "kv_heads", "per layer", f"heads / n_heads_in_group = {query} / n_heads_in_group"
+    )
+    return tuple(layers)
+
+
+def _block_layer(attention: Fields, index: int, query: int, dim: int, dim_v: int) -> Layer:
+    if attention.flag("no_op") or attention.flag("replace_with_linear"):
+        return Layer(index, LayerKind.NONE)
+    for key in ("num_sink_tokens", "sparsify", "window_length"):
+        if attention.has(key):
+            attention.fail(key, "is not null, and what it keeps is not understood")
+    if attention.flag("unshifted_sink"):
+        attention.fail("unshifted_sink", "is true, and what it keeps is not understood")
+    group = attention.checked("n_heads_in_group", attention.raw("n_heads_in_group"))
+    if query % group:
+        attention.fail("n_heads_in_group", f"is {group}, which does not divide {query} heads")
+    return Layer(index, LayerKind.FULL, pair(query // group, dim, dim_v))
+
+
+def _heads_per_layer(fields: Fields) -> tuple[Layer, ...]:
+    """OpenELM and DeciLM: a list gives the KV heads of each layer."""
+    key = fields.names["kv_heads"][0]
+    dim = head_dim(fields)
+    count = fields.integer("layers", high=MAX_LAYERS)
+    per_layer = fields.integers(key, length=count, low=1)
+    if per_layer is None:
+        fields.fail(key, "is missing: it gives the KV heads of each layer")
+    fields.stated("kv_heads", "per layer", key)
+    dim_v = head_dim_v(fields, dim)
+    return tuple(Layer(i, LayerKind.FULL, pair(kv, dim, dim_v)) for i, kv in enumerate(per_layer))
+
 
 _WINDOW = LayerKind.WINDOW
 _WINDOWED = Family(plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES)
@@ -25,7 +150,7 @@ _GEMMA2 = Family(
 _GEMMA4 = Family(
     plan=layer_kinds.unless_last_of(6, _WINDOW, last_is_rest=True),
     meaning=layer_kinds.WINDOW_NAMES,
-    attention=attention.gemma4,
+    attention=attention_tensors.gemma4,
     finish=shared_and_repeated_layers.share_last,
     names={
         "global_kv_heads": ("num_global_key_value_heads",),
@@ -35,7 +160,6 @@ _GEMMA4 = Family(
     # Images attend both ways within themselves; text does not, and the cache is the same.
     harmless=frozenset({"use_bidirectional_attention"}),
 )
-
 # Where the file gives no number of KV heads, these have one for each query head.
 _MHA_BY_DEFAULT = (
     "apertus apertus1p5_text aquila arcee aria_text baichuan biogpt bloom camembert chameleon codegen"
@@ -66,7 +190,6 @@ _QWEN2_MODELS = (
     "qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text dots1 mimo"
     " qwen3_vl_moe_text qwen3_omni_moe_text"
 )
-
 KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(_MHA_BY_DEFAULT.split(), Family(mha_by_default=True)),
     **dict.fromkeys(
@@ -79,7 +202,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
             plan=layer_kinds.no_window,
             meaning=layer_kinds.WINDOW_NAMES,
             names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
-            finish=listed_per_layer.step3p5,
+            finish=_step3p5,
             mha_by_default=True,
             harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
         ),
@@ -175,7 +298,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     "modernbert-decoder": Family(
         plan=layer_kinds.unless_first_of_three,
         meaning=layer_kinds.WINDOW_NAMES,
-        attention=attention.half_window,
+        attention=attention_tensors.half_window,
         names={"period": ("global_attn_every_n_layers",)},
         defaults={"local_attention": 128},
         mha_by_default=True,
@@ -197,7 +320,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
         Family(
-            build=listed_per_layer.minimax_m3,
+            build=_minimax_m3,
             names={"index_dim": ("index_head_dim",)},
             harmless=frozenset(
                 {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
@@ -298,7 +421,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     "mimo_v2_flash": Family(
         plan=layer_kinds.flagged("hybrid_layer_pattern", _WINDOW, LayerKind.FULL),
         meaning=layer_kinds.WINDOW_NAMES,
-        attention=attention.mimo_v2,
+        attention=attention_tensors.mimo_v2,
         names={
             "swa_kv_heads": ("swa_num_key_value_heads",),
             "swa_head_dim_v": ("swa_v_head_dim",),
@@ -316,11 +439,11 @@ KEYS_AND_VALUES: dict[str, Family] = {
         defaults={"chunk": 8192, "head_dim": 128, "kv_heads": 8},
         harmless=frozenset({"no_rope_layers"}),
     ),
-    "gpt_bigcode": Family(attention=attention.multi_query, mha_by_default=True),
-    "falcon": Family(attention=attention.falcon, mha_by_default=True),
-    **dict.fromkeys(("mpt", "dbrx"), Family(attention=attention.mpt)),
+    "gpt_bigcode": Family(attention=attention_tensors.multi_query, mha_by_default=True),
+    "falcon": Family(attention=attention_tensors.falcon, mha_by_default=True),
+    **dict.fromkeys(("mpt", "dbrx"), Family(attention=attention_tensors.mpt)),
     "chatglm": Family(
-        attention=attention.chatglm,
+        attention=attention_tensors.chatglm,
         names={
             "head_dim": ("kv_channels",),
             "kv_heads": ("multi_query_group_num",),
@@ -328,7 +451,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         },
     ),
     "openelm": Family(
-        build=listed_per_layer.heads_per_layer,
+        build=_heads_per_layer,
         names={
             "layers": ("num_transformer_layers",),
             "kv_heads": ("num_kv_heads",),
@@ -338,10 +461,10 @@ KEYS_AND_VALUES: dict[str, Family] = {
         harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
     ),
     "deci": Family(
-        build=listed_per_layer.heads_per_layer,
+        build=_heads_per_layer,
         names={"kv_heads": ("num_key_value_heads_per_layer",)},
     ),
-    "nemotron-nas": Family(build=listed_per_layer.block_configs),
+    "nemotron-nas": Family(build=_block_configs),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={
@@ -350,5 +473,5 @@ KEYS_AND_VALUES: dict[str, Family] = {
         },
         defaults={"kv_heads": 1, "head_dim": 256},
     ),
-    "mllama_text_model": Family(plan=layer_kinds.mllama, attention=attention.mllama),
+    "mllama_text_model": Family(plan=layer_kinds.mllama, attention=attention_tensors.mllama),
 }

@@ -18,7 +18,7 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf import layer_kinds, shared_and_repeated_layers
-from vmtool.kv.sources.hf.attention import extent, head_dim, heads, kv_heads
+from vmtool.kv.sources.hf.attention_tensors import extent, head_dim, heads, kv_heads
 from vmtool.kv.sources.hf.family import Family
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources.hf import (
-    attention,
+    attention_tensors,
     layer_kinds,
-    recurrent_states,
     shared_and_repeated_layers,
+    state_tensors,
 )
 from vmtool.kv.sources.hf.families import latents
 from vmtool.kv.sources.hf.families.latents import MLA_HARMLESS, SPARSE_MLA
@@ -22,11 +22,11 @@ _KIMI_DELTA_NAMES = {
 }
 _INKLING = Family(
     meaning={"hybrid": LayerKind.PARALLEL, "hybrid_sliding": LayerKind.WINDOW},
-    attention=attention.own_window_heads,
+    attention=attention_tensors.own_window_heads,
     plan=layer_kinds.unlisted,
     states={
-        LayerKind.PARALLEL: recurrent_states.inkling,
-        LayerKind.WINDOW: recurrent_states.inkling_window,
+        LayerKind.PARALLEL: state_tensors.inkling,
+        LayerKind.WINDOW: state_tensors.inkling_window,
     },
     names={
         "swa_kv_heads": ("swa_num_key_value_heads",),
@@ -37,7 +37,7 @@ _INKLING = Family(
 )
 
 _DELTA_MEANING = {**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.GATED_DELTA}
-_DELTA_STATES = {LayerKind.GATED_DELTA: recurrent_states.gated_delta}
+_DELTA_STATES = {LayerKind.GATED_DELTA: state_tensors.gated_delta}
 _DELTA_NAMES = {
     "linear_k_heads": ("linear_num_key_heads",),
     "linear_v_heads": ("linear_num_value_heads",),
@@ -73,7 +73,7 @@ _MAMBA2_MEANING = {
     "mlp": LayerKind.NONE,
     "moe": LayerKind.NONE,
 }
-_MAMBA2_STATES = {LayerKind.MAMBA2: recurrent_states.mamba2}
+_MAMBA2_STATES = {LayerKind.MAMBA2: state_tensors.mamba2}
 _BAMBA_NAMES = {
     "ssm_heads": ("mamba_n_heads",),
     "ssm_head_dim": ("mamba_d_head",),
@@ -107,7 +107,7 @@ _NEMOTRON_H = Family(
 _LIGHTNING = Family(
     plan=layer_kinds.flagged("attn_type_list", LayerKind.FULL, LayerKind.LINEAR),
     meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.LINEAR},
-    states={LayerKind.LINEAR: recurrent_states.lightning},
+    states={LayerKind.LINEAR: state_tensors.lightning},
     harmless=frozenset(
         f"{prefix}_{which}"
         for prefix in ("full_attn", "linear_attn")
@@ -125,7 +125,7 @@ RECURRENT: dict[str, Family] = {
         plan=layer_kinds.unlisted,
         attention=latents.pooled_indexed_latent,
         meaning={**SPARSE_MLA.meaning, "linear_attention": LayerKind.KIMI_DELTA},
-        states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
+        states={LayerKind.KIMI_DELTA: state_tensors.kimi_delta},
         names=_KIMI_DELTA_NAMES,
         finish=shared_and_repeated_layers.shared_indexes,
         harmless=SPARSE_MLA.harmless
@@ -136,8 +136,8 @@ RECURRENT: dict[str, Family] = {
         attention=latents.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={
-            LayerKind.KIMI_DELTA: recurrent_states.kimi_delta,
-            LayerKind.LINEAR: recurrent_states.lightning,
+            LayerKind.KIMI_DELTA: state_tensors.kimi_delta,
+            LayerKind.LINEAR: state_tensors.lightning,
         },
         names=_KIMI_DELTA_NAMES,
         harmless=MLA_HARMLESS,
@@ -151,7 +151,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "qwen4_exp_text": Family(
         plan=layer_kinds.unlisted,
-        attention=attention.indexed_grouped,
+        attention=attention_tensors.indexed_grouped,
         meaning={
             **_DELTA_MEANING,
             "indexed_attention": LayerKind.FULL,
@@ -166,7 +166,7 @@ RECURRENT: dict[str, Family] = {
     "zaya": Family(
         plan=layer_kinds.all_of(LayerKind.PARALLEL),
         meaning={"hybrid": LayerKind.PARALLEL},
-        states={LayerKind.PARALLEL: recurrent_states.zaya},
+        states={LayerKind.PARALLEL: state_tensors.zaya},
     ),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), _QWEN_DELTA),
     # Its banks of experts are in ``num_blocks`` blocks.
@@ -187,19 +187,19 @@ RECURRENT: dict[str, Family] = {
     ),
     "jet_nemotron": Family(
         plan=layer_kinds.unlisted,
-        attention=attention.jet,
+        attention=attention_tensors.jet,
         meaning={
             "attn": LayerKind.FULL,
             "swa": LayerKind.WINDOW,
             "jet": LayerKind.GATED_DELTA,
         },
-        states={LayerKind.GATED_DELTA: recurrent_states.jet},
+        states={LayerKind.GATED_DELTA: state_tensors.jet},
         mha_by_default=True,
     ),
     "alice_ai": Family(
         plan=layer_kinds.unlisted,
         meaning={**layer_kinds.FULL_NAMES, "linear_attention": LayerKind.KIMI_DELTA},
-        states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
+        states={LayerKind.KIMI_DELTA: state_tensors.kimi_delta},
         names={
             "linear_heads": ("linear_num_key_heads",),
             "linear_dim": ("linear_key_head_dim",),
@@ -225,7 +225,7 @@ RECURRENT: dict[str, Family] = {
             plan=layer_kinds.kimi_linear,
             attention=latents.latent,
             meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
-            states={LayerKind.KIMI_DELTA: recurrent_states.kimi_delta},
+            states={LayerKind.KIMI_DELTA: state_tensors.kimi_delta},
             names={
                 "linear_heads": ("linear_num_heads",),
                 "linear_dim": ("linear_head_dim",),
@@ -242,7 +242,7 @@ RECURRENT: dict[str, Family] = {
             "mamba": LayerKind.MAMBA1,
             "linear_attention": LayerKind.MAMBA1,
         },
-        states={LayerKind.MAMBA1: recurrent_states.mamba1},
+        states={LayerKind.MAMBA1: state_tensors.mamba1},
         names={
             "ssm_state": ("mamba_d_state",),
             "ssm_expand": ("mamba_expand",),
@@ -253,7 +253,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "phi4flash": Family(
         plan=layer_kinds.phi4flash,
-        states={LayerKind.MAMBA1: recurrent_states.mamba1},
+        states={LayerKind.MAMBA1: state_tensors.mamba1},
         names={
             "ssm_state": ("mamba_d_state",),
             "ssm_expand": ("mamba_expand",),
@@ -281,7 +281,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "falcon_h1": Family(
         plan=layer_kinds.all_of(LayerKind.PARALLEL),
-        states={LayerKind.PARALLEL: recurrent_states.falcon_h1},
+        states={LayerKind.PARALLEL: state_tensors.falcon_h1},
         names=_BAMBA_NAMES,
         harmless=_MAMBA_HARMLESS
         | {"mamba_norm_before_gate", "mamba_rms_norm", "mamba_use_mlp", "ssm_in_multiplier"}
@@ -300,15 +300,15 @@ RECURRENT: dict[str, Family] = {
         plan=layer_kinds.listed(
             "hybrid_layer_ids", LayerKind.MAMBA2, LayerKind.PARALLEL, required=True
         ),
-        attention=attention.zamba2,
+        attention=attention_tensors.zamba2,
         meaning={
             "mamba": LayerKind.MAMBA2,
             "linear_attention": LayerKind.MAMBA2,
             "hybrid": LayerKind.PARALLEL,
         },
         states={
-            LayerKind.MAMBA2: recurrent_states.mamba2,
-            LayerKind.PARALLEL: recurrent_states.mamba2,
+            LayerKind.MAMBA2: state_tensors.mamba2,
+            LayerKind.PARALLEL: state_tensors.mamba2,
         },
         names={
             **_BAMBA_NAMES,
@@ -325,15 +325,15 @@ RECURRENT: dict[str, Family] = {
     # A Mamba layer follows the attention of each hybrid layer too.
     "zamba": Family(
         plan=layer_kinds.unlisted,
-        attention=attention.zamba2,
+        attention=attention_tensors.zamba2,
         meaning={
             "mamba": LayerKind.MAMBA1,
             "linear_attention": LayerKind.MAMBA1,
             "hybrid": LayerKind.PARALLEL,
         },
         states={
-            LayerKind.MAMBA1: recurrent_states.mamba1,
-            LayerKind.PARALLEL: recurrent_states.mamba1,
+            LayerKind.MAMBA1: state_tensors.mamba1,
+            LayerKind.PARALLEL: state_tensors.mamba1,
         },
         names={
             **_BAMBA_NAMES,
@@ -349,7 +349,7 @@ RECURRENT: dict[str, Family] = {
         ("mamba", "falcon_mamba"),
         Family(
             plan=layer_kinds.all_of(LayerKind.MAMBA1),
-            states={LayerKind.MAMBA1: recurrent_states.mamba1},
+            states={LayerKind.MAMBA1: state_tensors.mamba1},
             names=_MAMBA_NAMES,
             defaults={"conv_kernel": 4, "ssm_expand": 2, "ssm_state": 16},
             harmless=_MAMBA_HARMLESS,
@@ -368,7 +368,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "recurrent_gemma": Family(
         plan=layer_kinds.recurrent_gemma,
-        states={LayerKind.GATED_LINEAR: recurrent_states.gated_linear},
+        states={LayerKind.GATED_LINEAR: state_tensors.gated_linear},
         names={"window": ("attention_window_size",), "conv_kernel": ("conv1d_width",)},
         defaults={"window": 2048, "conv_kernel": 4},
         mha_by_default=True,
@@ -379,7 +379,7 @@ RECURRENT: dict[str, Family] = {
         Family(
             plan=layer_kinds.listed("full_attn_idxs", LayerKind.SHORT_CONV),
             meaning={**layer_kinds.WINDOW_NAMES, "conv": LayerKind.SHORT_CONV},
-            states={LayerKind.SHORT_CONV: recurrent_states.short_conv},
+            states={LayerKind.SHORT_CONV: state_tensors.short_conv},
             names={"conv_kernel": ("conv_L_cache",)},
             harmless=frozenset({"conv_bias", "conv_dim_out", "full_attn_idxs"})
             | {"conv_use_xavier_init"},
@@ -389,19 +389,19 @@ RECURRENT: dict[str, Family] = {
         ("rwkv5", "rwkv6"),
         Family(
             plan=layer_kinds.all_of(LayerKind.RWKV),
-            states={LayerKind.RWKV: recurrent_states.rwkv},
+            states={LayerKind.RWKV: state_tensors.rwkv},
             names={"head_dim": ("head_size",), "inner": ("attention_hidden_size",)},
             defaults={"head_dim": 64},
         ),
     ),
     "rwkv": Family(
         plan=layer_kinds.all_of(LayerKind.RWKV),
-        states={LayerKind.RWKV: recurrent_states.rwkv4},
+        states={LayerKind.RWKV: state_tensors.rwkv4},
         names={"inner": ("attention_hidden_size",)},
     ),
     "xlstm": Family(
         plan=layer_kinds.all_of(LayerKind.LINEAR),
-        states={LayerKind.LINEAR: recurrent_states.xlstm},
+        states={LayerKind.LINEAR: state_tensors.xlstm},
         names={
             "layers": ("num_hidden_layers", "num_blocks"),
             "hidden": ("hidden_size", "embedding_dim"),

@@ -1,11 +1,11 @@
-"""The fixed state of recurrent layers in Hugging Face configs, as vLLM's state shapes count it."""
+"""The state tensors of recurrent layers in Hugging Face configs, as vLLM's state shapes count them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import StatePart, StateTensor
-from vmtool.kv.sources.hf.attention import head_dim, heads, jet_config, kv_heads
+from vmtool.kv.sources.hf.attention_tensors import head_dim, heads, jet_config, kv_heads
 from vmtool.kv.sources.hf.dtype_and_context import dtype_of
 
 if TYPE_CHECKING:
