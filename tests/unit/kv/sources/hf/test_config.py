@@ -1,114 +1,15 @@
-"""Hugging Face configs: types, quantisation, wrappers, flags, and fields that are refused."""
+"""Hugging Face configs: layers, types, flags, and fields that are refused."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-from hf_configs import GEMMA3, LLAMA, MLA, QWEN2, kinds, model, shapes
+from hf_configs import LLAMA, MLA, QWEN2, kinds, model, shapes
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source
 from vmtool.kv.sources.hf.registry import families, source_of
-
-# ---- other things a file may say ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("extra", "expected"),
-    [
-        ({}, "bf16"),
-        ({"dtype": "float16"}, "fp16"),
-        ({"torch_dtype": "torch.float32"}, "fp32"),
-        ({"torch_dtype": None}, None),
-        ({"torch_dtype": "auto"}, None),
-    ],
-)
-def test_dtype_has_two_keys_and_may_be_absent(extra, expected):
-    assert model({**LLAMA, **extra}).dtype == expected
-
-
-def test_an_unknown_dtype_is_refused():
-    with pytest.raises(InputError, match="torch_dtype: 'float8_e4m3fn' is not understood"):
-        model({**LLAMA, "torch_dtype": "float8_e4m3fn"})
-
-
-# vLLM: validate_kv_cache_scheme of compressed_tensors.py, get_kv_cache_quant_algo_string.
-FP8_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
-
-
-@pytest.mark.parametrize(
-    ("quantization", "key"),
-    [
-        ({"quant_method": "compressed-tensors", "kv_cache_scheme": FP8_SCHEME}, "kv_cache_scheme"),
-        (
-            {"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": False, **FP8_SCHEME}},
-            "kv_cache_scheme",
-        ),
-        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo"),
-        ({"quantization": {"kv_cache_quant_algo": "FP8"}}, "quantization.kv_cache_quant_algo"),
-    ],
-)
-def test_a_checkpoint_may_ask_for_an_fp8_cache(quantization, key):
-    geometry = model({**LLAMA, "quantization_config": quantization})
-    assert (geometry.dtype, geometry.cache_dtype) == ("bf16", "fp8")
-    fact = geometry.provenance["cache_dtype"]
-    assert (fact.value, fact.source, fact.detail) == (
-        "fp8",
-        Source.FILE,
-        f"quantization_config.{key}",
-    )
-
-
-@pytest.mark.parametrize(
-    "quantization",
-    [None, {}, {"kv_cache_scheme": None}, {"quant_method": "fp8", "activation_scheme": "dynamic"}],
-)
-def test_a_checkpoint_that_quantises_weights_only_has_a_cache_of_its_own_type(quantization):
-    assert model({**LLAMA, "quantization_config": quantization}).cache_dtype is None
-
-
-def test_a_wrapper_has_the_quantisation_of_its_decoder():
-    quantization = {"kv_cache_scheme": FP8_SCHEME}
-    config = {"model_type": "llava", "text_config": LLAMA, "quantization_config": quantization}
-    assert model(config).cache_dtype == "fp8"
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("kv_cache_quant_algo", "NVFP4"),
-        ("kv_cache_scheme", "static"),
-        ("kv_cache_scheme", {**FP8_SCHEME, "num_bits": 4}),
-        ("kv_cache_scheme", {**FP8_SCHEME, "type": "int"}),
-        ("kv_cache_scheme", {**FP8_SCHEME, "dynamic": True}),
-        ("kv_cache_scheme", {**FP8_SCHEME, "symmetric": False}),
-        ("kv_cache_scheme", {**FP8_SCHEME, "strategy": "channel"}),
-    ],
-)
-def test_another_quantisation_of_the_cache_is_refused(key, value):
-    with pytest.raises(InputError, match=rf"quantization_config\.{key}: .* not understood"):
-        model({**LLAMA, "quantization_config": {key: value}})
-
-
-def test_an_mlc_chat_config_is_opened_and_its_window_applied():
-    inner = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
-    outer = {"model_type": "mistral", "model_config": inner, "quantization": "q4f16_1"}
-    assert kinds(model({**outer, "sliding_window_size": 2048})) == "WWWW"
-    assert kinds(model({**outer, "sliding_window_size": -1})) == "FFFF"
-
-
-@pytest.mark.parametrize(("inner", "expected"), [(2048, "WWWW"), (-1, "FFFF")])
-def test_an_mlc_window_may_also_be_inside(inner, expected):
-    config = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
-    config["sliding_window_size"] = inner
-    assert kinds(model({"model_type": "mistral", "model_config": config})) == expected
-
-
-def test_an_mlc_config_without_a_window_has_mistrals_default():
-    config = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
-    geometry = model({"model_type": "mistral", "model_config": config})
-    assert geometry.layers[0].window == 4096
 
 
 def test_a_missing_model_type_needs_a_supported_architecture():
@@ -137,16 +38,6 @@ def test_an_unknown_architecture_with_standard_fields_alone_is_assumed_to_be_sta
     listed = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
     config = {**LLAMA, "model_type": "new_lm", "num_hidden_layers": 2, **listed}
     assert kinds(model(config)) == "WF"
-
-
-def test_a_wrapper_of_two_language_models_is_refused():
-    other = {**LLAMA, "num_hidden_layers": 2}
-    config = {"model_type": "new", "text_config": LLAMA, "llm_config": other}
-    with pytest.raises(
-        InputError, match="llm_config: is a second language model beside text_config"
-    ):
-        model(config)
-    assert model({**config, "llm_config": LLAMA}).layers
 
 
 def test_what_differs_from_layer_to_layer_is_read_from_per_layer_config():
@@ -184,17 +75,6 @@ def test_what_looks_as_if_it_changed_the_cache_is_refused_in_a_known_type_too(ke
     with pytest.raises(InputError, match=f"{key}: is set, and its effect on llama"):
         model({**LLAMA, key: 2})
     assert model({**LLAMA, "use_cache": True, "cache_implementation": "hybrid"}).layers
-
-
-def test_the_only_decoder_inside_is_taken_whatever_it_is_called():
-    # VILA calls it llm_cfg.
-    tower = {"model_type": "siglip_vision_model", "hidden_size": 1152, "num_hidden_layers": 27}
-    config = {"model_type": "llava_llama", "llm_cfg": LLAMA, "vision_tower_cfg": tower}
-    assert model(config).layers == model(LLAMA).layers
-    with pytest.raises(InputError, match="other: is a second language model beside llm_cfg"):
-        model({**config, "other": LLAMA})
-    with pytest.raises(InputError, match="text_config: is missing: it is the decoder"):
-        model({"model_type": "llava"})
 
 
 @pytest.mark.parametrize("name", sorted(families()))
@@ -253,9 +133,6 @@ def test_two_keys_for_one_value_must_agree():
     assert len(model({**LLAMA, "n_layer": 4}).layers) == 4
     with pytest.raises(InputError, match="n_layer: is 5, but num_hidden_layers is 4"):
         model({**LLAMA, "n_layer": 5})
-
-
-# ---- overrides ------------------------------------------------------------------------------------
 
 
 def test_flags_win_over_the_file_and_say_so():
@@ -323,56 +200,3 @@ def test_ling_2_5_has_lightning_attention_under_the_name_of_version_3():
     layers = model(config).layers
     assert [layer.kind for layer in layers] == [LayerKind.LINEAR] * 3 + [LayerKind.MLA]
     assert layers[0].states[0].elements == 4 * 128 * 128
-
-
-def test_the_vision_tower_never_wins():
-    vision = {"hidden_size": 1152, "num_attention_heads": 16, "num_hidden_layers": 27}
-    geometry = model(
-        {
-            "model_type": "gemma3",
-            "torch_dtype": "bfloat16",
-            "text_config": {**GEMMA3, "head_dim": None},
-            "vision_config": {"head_dim": 72, **vision},
-        }
-    )
-    assert len(geometry.layers) == 12
-    assert shapes(geometry) == [(8, 128), (8, 128)]
-    assert geometry.provenance["kv_heads"].detail == "text_config.num_key_value_heads"
-
-
-@pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
-def test_the_decoder_is_found_under_each_name(key):
-    assert len(model({"model_type": "internvl_chat", key: LLAMA}).layers) == 4
-
-
-def test_a_thinker_holds_the_text_config():
-    geometry = model(
-        {
-            "model_type": "qwen2_5_omni",
-            "thinker_config": {
-                "model_type": "qwen2_5_omni_thinker",
-                "text_config": {**LLAMA, "model_type": "qwen2_5_omni_text"},
-            },
-        }
-    )
-    assert len(geometry.layers) == 4
-
-
-def test_an_unknown_wrapper_is_its_decoder():
-    wrapper = {"model_type": "new_vlm", "text_config": LLAMA, "vision_config": {"head_dim": 9}}
-    assert model(wrapper).layers == model(LLAMA).layers
-    assert not model(wrapper).assumed
-
-
-@pytest.mark.parametrize(
-    "extra",
-    [{"sliding_window": 512}, {"cache": {"window_size": 512}}, {"is_encoder_decoder": True}],
-)
-def test_a_wrapper_that_says_something_of_its_own_about_a_cache_is_refused(extra):
-    with pytest.raises(InputError, match=next(iter(extra))):
-        model({"model_type": "new_vlm", "text_config": LLAMA, **extra})
-
-
-def test_a_wrapper_that_contradicts_its_decoder_is_refused():
-    with pytest.raises(InputError, match="num_key_value_heads: differs from the decoder"):
-        model({"model_type": "llava", "num_key_value_heads": 4, "text_config": LLAMA})

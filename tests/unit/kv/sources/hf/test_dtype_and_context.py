@@ -1,4 +1,4 @@
-"""The context of a Hugging Face config, with positions that are stretched."""
+"""The element type of a config, that of its cache, and its context, with positions that are stretched."""
 
 from __future__ import annotations
 
@@ -93,3 +93,80 @@ def test_a_window_shorter_than_the_stretched_context_stays_a_window():
 def test_a_malformed_stretch_is_refused_by_field(rope, message):
     with pytest.raises(InputError, match=message):
         model({**LLAMA, "rope_scaling": rope})
+
+
+@pytest.mark.parametrize(
+    ("extra", "expected"),
+    [
+        ({}, "bf16"),
+        ({"dtype": "float16"}, "fp16"),
+        ({"torch_dtype": "torch.float32"}, "fp32"),
+        ({"torch_dtype": None}, None),
+        ({"torch_dtype": "auto"}, None),
+    ],
+)
+def test_dtype_has_two_keys_and_may_be_absent(extra, expected):
+    assert model({**LLAMA, **extra}).dtype == expected
+
+
+def test_an_unknown_dtype_is_refused():
+    with pytest.raises(InputError, match="torch_dtype: 'float8_e4m3fn' is not understood"):
+        model({**LLAMA, "torch_dtype": "float8_e4m3fn"})
+
+
+# vLLM: validate_kv_cache_scheme of compressed_tensors.py, get_kv_cache_quant_algo_string.
+FP8_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True}
+
+
+@pytest.mark.parametrize(
+    ("quantization", "key"),
+    [
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": FP8_SCHEME}, "kv_cache_scheme"),
+        (
+            {"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": False, **FP8_SCHEME}},
+            "kv_cache_scheme",
+        ),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}, "kv_cache_quant_algo"),
+        ({"quantization": {"kv_cache_quant_algo": "FP8"}}, "quantization.kv_cache_quant_algo"),
+    ],
+)
+def test_a_checkpoint_may_ask_for_an_fp8_cache(quantization, key):
+    geometry = model({**LLAMA, "quantization_config": quantization})
+    assert (geometry.dtype, geometry.cache_dtype) == ("bf16", "fp8")
+    fact = geometry.provenance["cache_dtype"]
+    assert (fact.value, fact.source, fact.detail) == (
+        "fp8",
+        Source.FILE,
+        f"quantization_config.{key}",
+    )
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    [None, {}, {"kv_cache_scheme": None}, {"quant_method": "fp8", "activation_scheme": "dynamic"}],
+)
+def test_a_checkpoint_that_quantises_weights_only_has_a_cache_of_its_own_type(quantization):
+    assert model({**LLAMA, "quantization_config": quantization}).cache_dtype is None
+
+
+def test_a_wrapper_has_the_quantisation_of_its_decoder():
+    quantization = {"kv_cache_scheme": FP8_SCHEME}
+    config = {"model_type": "llava", "text_config": LLAMA, "quantization_config": quantization}
+    assert model(config).cache_dtype == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("kv_cache_quant_algo", "NVFP4"),
+        ("kv_cache_scheme", "static"),
+        ("kv_cache_scheme", {**FP8_SCHEME, "num_bits": 4}),
+        ("kv_cache_scheme", {**FP8_SCHEME, "type": "int"}),
+        ("kv_cache_scheme", {**FP8_SCHEME, "dynamic": True}),
+        ("kv_cache_scheme", {**FP8_SCHEME, "symmetric": False}),
+        ("kv_cache_scheme", {**FP8_SCHEME, "strategy": "channel"}),
+    ],
+)
+def test_another_quantisation_of_the_cache_is_refused(key, value):
+    with pytest.raises(InputError, match=rf"quantization_config\.{key}: .* not understood"):
+        model({**LLAMA, "quantization_config": {key: value}})
