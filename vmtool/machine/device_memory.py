@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: What a context is taken to need where it cannot be measured: 300 to 600 MiB were reported on Hopper.
 #: It is never taken for more than the device has in use.
-CONTEXT_BYTES: Final = 512 * MIB
+_CONTEXT_BYTES: Final = 512 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +65,10 @@ def read_device_memory(info: DeviceInfo, *, contexts: int = 1) -> DeviceMemory:
         own = managed.bytes_of(os.getpid()) or 0
         measured = own > 0
         free, source = managed.free_bytes + own, "nvml"
-        context = own or min(info.total_bytes - managed.free_bytes, CONTEXT_BYTES)
+        context = own or min(info.total_bytes - managed.free_bytes, _CONTEXT_BYTES)
     else:
         left = free_bytes(info.ordinal)
-        context = max(min(info.total_bytes - left, CONTEXT_BYTES), 0)
+        context = max(min(info.total_bytes - left, _CONTEXT_BYTES), 0)
         free, source = left + context, "driver"
     free = max(free - contexts * context, 0)
     if info.shares_host_memory:

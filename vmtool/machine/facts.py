@@ -1,4 +1,4 @@
-"""The facts of a machine that every result records: integers and names, no sentences."""
+"""The facts of a machine that every result records, and what is safe to commit by them; no sentences."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vmtool.memory.rlimits_and_privileges import ResourceLimit  # noqa: TC001
 from vmtool.units import GIB, MIB
 
 #: Kept in reserve for everything else on the machine, but no more than two fifths of what there is.
-KEEP_BYTES: Final = 256 * MIB
+_KEEP_BYTES: Final = 256 * MIB
 #: Kept in reserve for the interpreter and its libraries, but no more than half of what a limit of
 #: the process leaves.
-SPARE_BYTES: Final = 64 * MIB
+_SPARE_BYTES: Final = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class MachineFacts:
         """
         machine = {name: safe_part(left) for name, left in self.machine_bounds.items()}
         process = {
-            name: (left - min(SPARE_BYTES, left // 2)) // MIB * MIB
+            name: (left - min(_SPARE_BYTES, left // 2)) // MIB * MIB
             for name, left in self.process_bounds.items()
         }
         return (machine or {"unknown": safe_part(None)}) | process
@@ -343,5 +343,5 @@ def safe_part(available: int | None) -> int:
     """
     if available is None:
         return GIB
-    kept = max(available // 5, min(KEEP_BYTES, available * 2 // 5))
+    kept = max(available // 5, min(_KEEP_BYTES, available * 2 // 5))
     return (available - kept) // MIB * MIB

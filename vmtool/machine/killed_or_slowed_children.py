@@ -108,7 +108,7 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
             )
         throttled = _growth(level.high_hits, later.high_hits) >= _THRASHING
         if throttled and later.high_bytes is not None:
-            return diagnose_throttling(level, later)
+            return _diagnose_throttling(level, later)
     pressure = after.memory.pressure
     if pressure is not None and pressure.full_percent >= _STALLED:
         return Diagnosis(
@@ -130,7 +130,7 @@ def diagnose_hang(before: MachineFacts, after: MachineFacts, state: str | None) 
     )
 
 
-def diagnose_throttling(before: CgroupLevel, after: CgroupLevel) -> Diagnosis:
+def _diagnose_throttling(before: CgroupLevel, after: CgroupLevel) -> Diagnosis:
     """Return that a group is above its memory.high.
 
     Args:
@@ -203,7 +203,7 @@ class HighWatch:
         later = read_level(KernelFiles(), 2, group.level.path) or group.level
         # Meanwhile the children may have been ended.
         later = replace(later, used_bytes=group.used, high_bytes=group.high)
-        return diagnose_throttling(group.level, later)
+        return _diagnose_throttling(group.level, later)
 
     def close(self) -> None:
         """Close the files."""

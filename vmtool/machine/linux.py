@@ -20,6 +20,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     NumaNode,
 )
+from vmtool.machine.facts_on_every_system import read_limits, read_memory, read_system
 from vmtool.machine.kernel_files import (
     KernelFiles,
     parse_choice,
@@ -27,7 +28,6 @@ from vmtool.machine.kernel_files import (
     parse_pairs,
     parse_pressure,
 )
-from vmtool.machine.portable import read_limits, read_memory, read_system
 from vmtool.memory.counter_types import parse_kib
 from vmtool.memory.counters import read_process_limits
 
@@ -79,9 +79,9 @@ def read_linux_facts(files: Files | None = None) -> MachineFacts:
         page_bytes=mmap.PAGESIZE,
         allocation_bytes=mmap.ALLOCATIONGRANULARITY,
         memory=replace(
-            parse_memory(meminfo, parse_pairs(source.read("/proc/vmstat")).get("oom_kill"))
+            _parse_memory(meminfo, parse_pairs(source.read("/proc/vmstat")).get("oom_kill"))
             or (read_memory() if files is None else MemoryFacts()),
-            arc_bytes=parse_arc(source.read("/proc/spl/kstat/zfs/arcstats")),
+            arc_bytes=_parse_arc(source.read("/proc/spl/kstat/zfs/arcstats")),
             pressure=parse_pressure(source.read("/proc/pressure/memory")),
             nodes=read_nodes(source),
         ),
@@ -101,7 +101,7 @@ def read_linux_facts(files: Files | None = None) -> MachineFacts:
     )
 
 
-def parse_memory(meminfo: Mapping[str, int], oom_kills: int | None) -> MemoryFacts | None:
+def _parse_memory(meminfo: Mapping[str, int], oom_kills: int | None) -> MemoryFacts | None:
     """Return RAM and swap, or ``None`` for a kernel before 3.14, where psutil estimates them.
 
     psutil reads the same file, but loading it takes longer than all else that is read here.
@@ -118,7 +118,7 @@ def parse_memory(meminfo: Mapping[str, int], oom_kills: int | None) -> MemoryFac
     )
 
 
-def parse_arc(arcstats: str | None) -> int:
+def _parse_arc(arcstats: str | None) -> int:
     """Return what ZFS' cache can give up: its size above its minimum (OpenZFS, ``arcstats``)."""
     rows = (line.split() for line in (arcstats or "").splitlines())
     values = {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[2].isdecimal()}

@@ -6,7 +6,7 @@ import mmap
 from typing import TYPE_CHECKING
 
 from vmtool.machine.facts import EnvironmentFacts, MachineFacts
-from vmtool.machine.portable import read_limits, read_memory, read_system
+from vmtool.machine.facts_on_every_system import read_limits, read_memory, read_system
 from vmtool.memory.counters import read_process_limits
 from vmtool.memory.macos_calls import read_integer, read_text
 

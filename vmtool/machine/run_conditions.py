@@ -1,4 +1,4 @@
-"""When and where something was measured, and how busy the machine was meanwhile."""
+"""When and where something was measured, how busy the machine was meanwhile, and the peak of memory."""
 
 from __future__ import annotations
 

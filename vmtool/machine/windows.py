@@ -11,7 +11,7 @@ import winreg
 from dataclasses import replace
 
 from vmtool.machine.facts import CommitFacts, HugePageFacts, MachineFacts, MemoryFacts
-from vmtool.machine.portable import read_memory, read_system
+from vmtool.machine.facts_on_every_system import read_memory, read_system
 from vmtool.memory.windows.counters import SystemMemory, read_system_memory
 from vmtool.memory.windows.large_pages import large_page_bytes, may_lock_memory
 from vmtool.memory.windows.wine import wine_version

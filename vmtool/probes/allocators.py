@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from vmtool.memory.cuda.context import DeviceContext
     from vmtool.memory.reservation import Reservation
 
-MANAGED: Final = ("cold", "pooled")
-BASELINES: Final = ("malloc", "async")
+_MANAGED: Final = ("cold", "pooled")
+_BASELINES: Final = ("malloc", "async")
 #: Multiples of the driver's granularity that are tried as chunks: 6 and 20 MiB are those of kvcached
 #: and PyTorch where it is 2 MiB.
 _CHUNK_FACTORS: Final = (1, 2, 3, 4, 8, 10, 16, 32, 64, 128, 256, 512)
@@ -171,7 +171,7 @@ def measure_allocators(
         timings=tuple(measured.timings),
         faster_from_bytes=faster_from(measured.timings),
         growth=tuple(measured.growth),
-        grows_faster_from_bytes=grows_faster_from(measured.growth),
+        grows_faster_from_bytes=_grows_faster_from(measured.growth),
         chunks=tuple(measured.chunks),
         knee_bytes=knee(measured.chunks),
         complete=failed is None and not stopping(),
@@ -224,8 +224,8 @@ def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
     totals = {(each.method, each.nbytes): each.total_ns for each in timings}
     sizes = sorted({each.nbytes for each in timings}, reverse=True)
     found: dict[str, int | None] = {}
-    for method in MANAGED:
-        for baseline in BASELINES:
+    for method in _MANAGED:
+        for baseline in _BASELINES:
             start = None
             for nbytes in sizes:
                 ours, theirs = totals.get((method, nbytes)), totals.get((baseline, nbytes))
@@ -236,7 +236,7 @@ def faster_from(timings: Sequence[AllocationTiming]) -> dict[str, int | None]:
     return found
 
 
-def grows_faster_from(growth: Sequence[GrowthTiming]) -> int | None:
+def _grows_faster_from(growth: Sequence[GrowthTiming]) -> int | None:
     """Return from what length doubling in place was always faster than copying, if any."""
     start = None
     for each in sorted(growth, key=lambda each: each.from_bytes, reverse=True):
@@ -270,7 +270,7 @@ def _at_size(
     """
     allocators: dict[str, _Allocator] = {}
     errors: dict[str, str] = {}
-    samples: dict[str, list[tuple[int, int]]] = {name: [] for name in (*MANAGED, *BASELINES)}
+    samples: dict[str, list[tuple[int, int]]] = {name: [] for name in (*_MANAGED, *_BASELINES)}
     try:
         with Unwinding() as stack:
             makers: dict[str, Callable[[], _Allocator]] = {

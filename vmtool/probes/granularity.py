@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from vmtool.results.granularity import PeerTrial
 
 
+#: Enough for the exact answer where addresses have 48 bits and the granule is 4 KiB.
+_TRIES: Final = 64
+#: Drivers may take hundreds of milliseconds to give a large range back: within 1 % is enough.
+_DEVICE_TRIES: Final = 24
+#: Granules in common use, worth knowing even where this machine has others.
+_COMMON_GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
 _HANDLES: Final = {
     "posix-fd": ("posix_fd", driver.HANDLE_POSIX_FD),
     "fabric": ("fabric", driver.HANDLE_FABRIC),
@@ -90,16 +96,6 @@ def _ask(
     return AllocationGranularity(location, handle, flag, supported, minimum, recommended)
 
 
-#: Enough for the exact answer where addresses have 48 bits and the granule is 4 KiB.
-_TRIES: Final = 64
-#: Drivers may take hundreds of milliseconds to give a large range back: within 1 % is enough.
-_DEVICE_TRIES: Final = 24
-
-
-#: Granules in common use, worth knowing even where this machine has others.
-COMMON_GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
-
-
 def make_result(
     facts: MachineFacts,
     backings: tuple[BackingGranularity, ...],
@@ -130,7 +126,7 @@ def make_result(
         tokens_per_granule=tuple(
             TokensPerGranule(name, size, granule, *divmod(granule, size))
             for name, size in tensors
-            for granule in sorted(here.union(COMMON_GRANULES))
+            for granule in sorted(here.union(_COMMON_GRANULES))
         ),
         peers=peers,
         shared_granularity_bytes=max(on_devices) if len(on_devices) > 1 else None,

@@ -159,9 +159,9 @@ def run_growth(
         copied = (
             CopiedBuffer()
             if backing.tier is Tier.HOST
-            else DeviceCopiedBuffer(cast("CudaBacking", backing).context)
+            else _DeviceCopiedBuffer(cast("CudaBacking", backing).context)
         )
-        copying = compare_copying(plan.lengths, elapsed, copied, stop=stop)
+        copying = _compare_copying(plan.lengths, elapsed, copied, stop=stop)
     steps = list(zip(growth.grows, elapsed, strict=False))
     result = GrowResult(
         machine=machine,
@@ -357,7 +357,7 @@ class CopiedBuffer:
             self._block = None
 
 
-class DeviceCopiedBuffer:
+class _DeviceCopiedBuffer:
     """The same on a device: ``cuMemAlloc``, a copy on the device, and ``cuMemFree``."""
 
     def __init__(self, context: DeviceContext) -> None:
@@ -397,10 +397,10 @@ class DeviceCopiedBuffer:
         self._address = 0
 
 
-def compare_copying(
+def _compare_copying(
     lengths: Sequence[int],
     elapsed_ns: Sequence[int],
-    buffer: CopiedBuffer | DeviceCopiedBuffer,
+    buffer: CopiedBuffer | _DeviceCopiedBuffer,
     *,
     stop: Callable[[], bool] = lambda: False,
 ) -> CopyResult:

@@ -1,4 +1,4 @@
-"""Stamps that are written into a growing range, one per stride, and checked at its end."""
+"""Stamps that are written into a growing buffer of the host or a device, and checked at each step."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ _STRIDE_WORDS: Final = STRIDE // _WORD
 _HOST_SAMPLE: Final = 1024
 _DEVICE_SAMPLE: Final = 256
 _CHUNK: Final = MIB
+#: Compared with zero at each end of a granule of a device.
+_PIECE: Final = 4 * KIB
+#: A driver takes memory for its own tables: less than this cannot be distinguished from those.
+_MIN_DEVICE_BYTES: Final = 32 * MIB
 # Stamps must not be small numbers, which other data often is.
 _SALT: Final = 0x5EED_0000_0000_0001
 
@@ -90,12 +94,6 @@ def _count(length: int) -> int:
 
 def _words(view: memoryview) -> memoryview:
     return view[: len(view) // _WORD * _WORD].cast("Q")
-
-
-#: Compared with zero at each end of a granule of a device.
-_PIECE: Final = 4 * KIB
-#: A driver takes memory for its own tables: less than this cannot be distinguished from those.
-_MIN_DEVICE_BYTES: Final = 32 * MIB
 
 
 class BufferStamps(Protocol):

@@ -75,12 +75,12 @@ def largest_reservation(backing: VirtualBacking, *, tries: int = 64) -> Ceiling:
         backing.unreserve(reservation)
         return True
 
-    most = most_worth_trying()
+    most = _most_worth_trying()
     good, bad, used = search_ceiling(works, unit=backing.granularity, tries=tries, most=most)
     return Ceiling(good, bad, used, None if bad is None else errors[bad])
 
 
-def most_worth_trying() -> int:
+def _most_worth_trying() -> int:
     """Return the largest reservation that a search should try; larger ones only do harm."""
     return _LARGEST_ON_WINE if wine_version() else _LARGEST
 
@@ -210,7 +210,7 @@ def find_limits(
         if kind == "mappings" or (kind == "commit" and not on_host):
             return _count(method, ask_once)
         unit = open_backing(backing, method=method).granularity
-        most = most_worth_trying()
+        most = _most_worth_trying()
         likely = None if facts is None else facts.most_at_once_bytes
         if facts is not None and method == "advise":
             most = likely = align_down(facts.safe_bytes // 2, unit)

@@ -38,7 +38,7 @@ _REFUSALS: Final = frozenset({errors.NOT_PERMITTED, errors.NOT_SUPPORTED})
 #: A driver may also not know the kind of handle, or not offer it on this device.
 _CREATION_REFUSALS: Final = _REFUSALS | {errors.INVALID_VALUE, errors.INVALID_DEVICE}
 #: Kinds of handle that can be exported, by the name that results use.
-HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
+_HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
 
 
 def try_handles(backing: CudaBacking) -> tuple[HandleTrial, ...]:
@@ -51,7 +51,7 @@ def try_handles(backing: CudaBacking) -> tuple[HandleTrial, ...]:
         CudaError: If a call fails for another reason than that this kind is not supported or permitted.
     """
     with _first_failure():
-        return tuple(_try_handle(backing, *kind) for kind in (("none", 0), *HANDLES.items()))
+        return tuple(_try_handle(backing, *kind) for kind in (("none", 0), *_HANDLES.items()))
 
 
 @contextmanager

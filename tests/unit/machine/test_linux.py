@@ -14,6 +14,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     NumaNode,
 )
+from vmtool.machine.facts_on_every_system import read_memory
 from vmtool.machine.kernel_files import MemoryPressure, parse_pressure
 from vmtool.machine.linux import (
     parse_cpu_model,
@@ -23,7 +24,6 @@ from vmtool.machine.linux import (
     read_linux_facts,
     try_huge_mapping,
 )
-from vmtool.machine.portable import read_memory
 from vmtool.units import GIB, KIB, MIB
 
 THP = "/sys/kernel/mm/transparent_hugepage"

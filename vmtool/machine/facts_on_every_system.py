@@ -17,6 +17,11 @@ from vmtool.memory.rlimits_and_privileges import (
 )
 from vmtool.memory.threads import can_start_thread
 
+# Capabilities of include/uapi/linux/capability.h.
+_IPC_LOCK: Final = 14
+_SYS_ADMIN: Final = 21
+_SYS_RESOURCE: Final = 24
+
 
 def read_system(cpu_model: str | None) -> SystemFacts:
     """Return the facts of the running system.
@@ -83,11 +88,6 @@ def read_memory() -> MemoryFacts:
     except (OSError, ValueError, RuntimeError):
         return MemoryFacts(ram.total, ram.available)
     return MemoryFacts(ram.total, ram.available, swap.total, swap.free)
-
-
-_IPC_LOCK: Final = 14
-_SYS_ADMIN: Final = 21  # capabilities of include/uapi/linux/capability.h
-_SYS_RESOURCE: Final = 24
 
 
 def read_limits() -> LimitFacts:
