@@ -1,4 +1,4 @@
-"""What a model keeps per sequence: layers, their tensors, and how many tokens each tensor holds.
+"""What a model, or one rank of it, keeps per sequence: layers, tensors, and the tokens that each tensor holds.
 
 Geometry counts *elements*; the element format (and so the bytes) is applied elsewhere. Everything
 here is pure, immutable and exact.
