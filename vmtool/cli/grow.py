@@ -120,8 +120,8 @@ def _run(options: GrowOptions, output: Output) -> int:
     from dataclasses import replace
 
     from vmtool.cli.interrupt import watch_signals
-    from vmtool.machine import read_facts, with_device
-    from vmtool.machine.device_facts import is_fresh_zero
+    from vmtool.machine import read_facts
+    from vmtool.machine.device_facts import is_fresh_zero, read_device_of
     from vmtool.machine.device_memory import device_free
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory.backing_by_name import open_backing
@@ -157,7 +157,7 @@ def _run(options: GrowOptions, output: Output) -> int:
         result, error = run_growth(
             opened,
             plan,
-            with_device(facts, options.backing, users=True),
+            replace(facts, device=read_device_of(options.backing, users=True)),
             governor=governor,
             stop=lambda: interruption.requested,
             progress=lambda done: show(lambda: f"step {done:,} of {len(plan.lengths):,}"),

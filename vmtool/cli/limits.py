@@ -55,9 +55,12 @@ def command(
     On a device, commit and mappings go on until the driver refuses. Unless NVML shows that no other
     program uses the device, this needs --force; without it the exit code is 5.
     """  # noqa: D301 - click's own mark
+    from dataclasses import replace
+
     from vmtool.cli.interrupt import watch_signals
     from vmtool.json_documents import plain
-    from vmtool.machine import read_facts, with_device
+    from vmtool.machine import read_facts
+    from vmtool.machine.device_facts import read_device_of
     from vmtool.machine.run_conditions import RunConditionsWatch
     from vmtool.memory.backing_by_name import describe_device
     from vmtool.probes.limits import refuse_shared_device
@@ -91,7 +94,7 @@ def command(
         found=all(limit.outcome != "not found" for limit in limits),
         device=None if device is None else device.name,
         conditions=watch.finish(),
-        machine=plain(with_device(read_facts(), backing)),
+        machine=plain(replace(read_facts(), device=read_device_of(backing))),
     )
     output.emit(result, lambda console: to_text(result, console))
     if not result.complete:

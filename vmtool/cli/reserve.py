@@ -43,7 +43,10 @@ def command(
     of memory areas may change by at most one; otherwise the exit code is 3. Nothing is committed,
     so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
-    from vmtool.machine import read_facts, with_device
+    from dataclasses import replace
+
+    from vmtool.machine import read_facts
+    from vmtool.machine.device_facts import read_device_of
     from vmtool.memory.backing_by_name import open_backing
     from vmtool.probes.reserve import measured_reservation
     from vmtool.report.reserve import counter_label, to_text
@@ -59,7 +62,7 @@ def command(
         chunk=chunk,
         label="vmtool reserve",
     )
-    facts = with_device(facts, backing, users=True)
+    facts = replace(facts, device=read_device_of(backing, users=True))
     with measured_reservation(opened, size, facts) as result:
         output.emit(result, lambda console: to_text(result, console))
         if hold and not _hold(output, result.base):

@@ -26,31 +26,3 @@ def read_facts() -> MachineFacts:
         from vmtool.machine.macos import read_macos_facts
 
         return read_macos_facts()
-
-
-def with_device(facts: MachineFacts, backing: str, *, users: bool = False) -> MachineFacts:
-    """Return *facts* with those of the device that *backing* names.
-
-    They are unchanged for the host, and where the driver answers no more: the result says why.
-
-    Args:
-        facts: The machine's.
-        backing: The name of a backing.
-        users: Whether to ask NVML who else uses the device, on which this process has a context.
-    """
-    from contextlib import suppress
-    from dataclasses import replace
-
-    from vmtool.errors import VmtoolError
-    from vmtool.machine.device_facts import read_device_facts
-    from vmtool.machine.nvml import users_beside_us
-    from vmtool.memory.backing_by_name import describe_device
-
-    with suppress(VmtoolError):
-        info = describe_device(backing)
-        if info is not None:
-            found = replace(
-                read_device_facts(info), used_by=users_beside_us(info) if users else None
-            )
-            return replace(facts, device=found)
-    return facts

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - decoding reads the types
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from statistics import median
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
-from vmtool.machine.nvml import COMPUTE_MODES, DeviceProcess, read_nvml
+from vmtool.errors import VmtoolError
+from vmtool.machine.nvml import COMPUTE_MODES, DeviceProcess, read_nvml, users_beside_us
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.backing import CudaBacking
@@ -67,6 +69,25 @@ class DeviceFacts:
     fresh_zero: bool | None = None
     used_by: tuple[DeviceProcess, ...] | None = None
     attributes: Mapping[str, int | None] = field(default_factory=dict)
+
+
+def read_device_of(backing: str, *, users: bool = False) -> DeviceFacts | None:
+    """Return the facts of the device that *backing* names.
+
+    ``None`` for the host, and where the driver answers no more: the result says why.
+
+    Args:
+        backing: The name of a backing.
+        users: Whether to ask NVML who else uses the device, on which this process has a context.
+    """
+    from vmtool.memory.backing_by_name import describe_device
+
+    with suppress(VmtoolError):
+        info = describe_device(backing)
+        if info is not None:
+            found = read_device_facts(info)
+            return replace(found, used_by=users_beside_us(info)) if users else found
+    return None
 
 
 def read_device_facts(info: DeviceInfo) -> DeviceFacts:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.histograms import summarize
-from vmtool.machine import read_facts, with_device
-from vmtool.machine.device_facts import is_fresh_zero
+from vmtool.machine import read_facts
+from vmtool.machine.device_facts import is_fresh_zero, read_device_of
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
@@ -205,7 +205,7 @@ class RealMemory:
         Raises:
             CudaError: If a device fails when its fresh memory is read.
         """
-        machine = with_device(read_facts(), self._backing.name)
+        machine = replace(read_facts(), device=read_device_of(self._backing.name))
         if machine.device is not None:
             zero = is_fresh_zero(self._backing.name)
             machine = replace(machine, device=replace(machine.device, fresh_zero=zero))
