@@ -15,9 +15,9 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from vmtool.kv.sources.hf.architecture_lookup import families
 from vmtool.kv.sources.hf.decoder_part import INNER_KEYS
 from vmtool.kv.sources.hf.family import NAMES, Family
-from vmtool.kv.sources.hf.registry import families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate import estimate
     from vmtool.kv.estimate_result import EstimateResult
     from vmtool.memory.backing_by_name import open_backing
-    from vmtool.memory.buffer import CapacityError, VirtualBuffer
+    from vmtool.memory.buffer import VirtualBuffer
     from vmtool.memory.buffer_views import LiveViewError
+    from vmtool.memory.errors import CapacityError
 
 __version__ = "0.2.0"
 
@@ -34,7 +35,7 @@ __all__ = [
 #: Where the public names are; each is imported when it is first used, as the program needs none.
 _PUBLIC = {
     "CallError": "vmtool.errors",
-    "CapacityError": "vmtool.memory.buffer",
+    "CapacityError": "vmtool.memory.errors",
     "EstimateResult": "vmtool.kv.estimate_result",
     "LiveViewError": "vmtool.memory.buffer_views",
     "RefusedError": "vmtool.errors",

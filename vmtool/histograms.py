@@ -18,6 +18,8 @@ _SUB_BUCKETS: Final = 1 << SUB_BUCKET_BITS
 _VALUE_BITS: Final = 63
 _BUCKETS: Final = (_VALUE_BITS - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS
 _MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
+#: How many samples a histogram that sorts them in batches keeps.
+_BATCH: Final = 4096
 
 #: Fewer samples than this cannot distinguish a 99.9th percentile from the maximum.
 P999_SAMPLES: Final = 10_000
@@ -80,6 +82,41 @@ class Histogram:
             sum_squares=self.squares,
             buckets=tuple((i, count) for i, count in enumerate(self._counts) if count),
         )
+
+
+class BatchedHistogram:
+    """A histogram that sorts samples in batches, off the hot path."""
+
+    __slots__ = ("_histogram", "_samples", "zeros")
+
+    def __init__(self) -> None:
+        self._histogram = Histogram()
+        self._samples: list[int] = []
+        self.zeros = 0  # samples besides
+
+    def add(self, sample: int) -> None:
+        """Add one sample."""
+        self._samples.append(sample)
+        if len(self._samples) >= _BATCH:
+            self._flush()
+
+    def extend(self, samples: Sequence[int]) -> None:
+        """Add *samples*."""
+        self._samples += samples
+        if len(self._samples) >= _BATCH:
+            self._flush()
+
+    def data(self) -> HistogramData:
+        """Return all samples."""
+        self._flush()
+        if self.zeros:
+            self._histogram.merge(HistogramData(self.zeros, 0, 0, 0, 0, ((0, self.zeros),)))
+            self.zeros = 0
+        return self._histogram.data()
+
+    def _flush(self) -> None:
+        self._histogram.extend(self._samples)
+        self._samples.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import pickle
 import pytest
 
 from vmtool.errors import UsageError
-from vmtool.memory.buffer import CapacityError, VirtualBuffer
+from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.buffer_views import LiveViewError
-from vmtool.memory.errors import ClosedError, NotCommittedError, OverlapError
+from vmtool.memory.errors import CapacityError, ClosedError, NotCommittedError, OverlapError
 from vmtool.memory.governor import BudgetError, Governor, Tier
 from vmtool.units import two_sizes
 

@@ -1,4 +1,4 @@
-"""``vmtool kv-estimate``: its options, four of which kv-replay shares, and the answer to one question."""
+"""``vmtool kv-estimate``: its options, and the answer to one question."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_model_and_budget import MODEL, TP, refuse_large_weights
+from vmtool.cli.kv_model_and_budget import (
+    IN_FLIGHT_HELP,
+    MODEL,
+    POLICY,
+    RESERVE,
+    TP,
+    refuse_large_weights,
+)
 from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,
     SIZE,
-    SIZE_OR_ZERO,
     Command,
     completing,
     html_option,
@@ -27,27 +33,6 @@ if TYPE_CHECKING:
     from vmtool.kv.estimate_result import EstimateResult
     from vmtool.report.kv_estimate_engines import EngineResult
     from vmtool.report.kv_estimate_page import PageResult
-
-#: How a budget becomes tokens: of every command that packs sequences.
-RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
-_IN_FLIGHT_HELP: Final = (
-    "Tokens that one step may add before a sliding window drops old ones; by default 0, as while"
-    " decoding"
-)
-IN_FLIGHT: Final = click.option(
-    "--in-flight", type=COUNT, metavar="TOKENS", help=f"{_IN_FLIGHT_HELP}."
-)
-POLICY: Final = click.option(
-    "--policy",
-    default="per-tensor",
-    show_default=True,
-    metavar="NAME",
-    help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or"
-    " straddle-loses.",
-)
-BLOCK: Final = click.option(
-    "--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."
-)
 
 
 def _axes() -> list[str]:
@@ -112,7 +97,7 @@ estimate_options: Final = option_group(
             "--in-flight",
             type=COUNT,
             metavar="TOKENS",
-            help=f"{_IN_FLIGHT_HELP}, but 8192 with --as vllm or trtllm, and 512 with --as llama.cpp.",
+            help=f"{IN_FLIGHT_HELP}, but 8192 with --as vllm or trtllm, and 512 with --as llama.cpp.",
         ),
         click.option(
             "--draft-tokens",

@@ -1,4 +1,4 @@
-"""The model, budget and weights that options of the kv commands name, and what a model's tokens take."""
+"""The options of both kv commands for the model, the budget and its use, and what they name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.options import COUNT
+from vmtool.cli.options import (
+    COUNT,
+    SIZE_OR_ZERO,
+)
 from vmtool.errors import RefusedError, UnavailableError, UsageError
 from vmtool.units import MIB, SIZES_HINT, format_size, parse_percent, parse_size
 
@@ -49,6 +52,34 @@ MODEL_OPTIONS: Final = (
     *MODEL,
     TP,
     click.option("--pp", type=COUNT, default=1, help="Divide the layers into this many stages."),
+)
+#: How a budget becomes tokens: of every command that packs sequences.
+RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
+
+
+IN_FLIGHT_HELP: Final = (
+    "Tokens that one step may add before a sliding window drops old ones; by default 0, as while"
+    " decoding"
+)
+
+
+IN_FLIGHT: Final = click.option(
+    "--in-flight", type=COUNT, metavar="TOKENS", help=f"{IN_FLIGHT_HELP}."
+)
+
+
+POLICY: Final = click.option(
+    "--policy",
+    default="per-tensor",
+    show_default=True,
+    metavar="NAME",
+    help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or"
+    " straddle-loses.",
+)
+
+
+BLOCK: Final = click.option(
+    "--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."
 )
 #: The origin of a budget that does not depend on this machine.
 GIVEN: Final = "as given"

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_estimate import BLOCK, IN_FLIGHT, POLICY, RESERVE
-from vmtool.cli.kv_model_and_budget import MODEL_OPTIONS
+from vmtool.cli.kv_model_and_budget import BLOCK, IN_FLIGHT, MODEL_OPTIONS, POLICY, RESERVE
 from vmtool.cli.kv_replay_request import ReplayOptions
 from vmtool.cli.options import (
     COUNT,

@@ -16,10 +16,10 @@ from vmtool.memory.buffer_views import (
     cuda_array_interface,
     host_view,
 )
-from vmtool.memory.errors import ClosedError, QuarantineError
+from vmtool.memory.errors import CapacityError, ClosedError, QuarantineError
 from vmtool.memory.governor import BudgetError, Owner, Role, Tier
 from vmtool.memory.span_map import SpanMap
-from vmtool.units import align_up, format_size, two_sizes
+from vmtool.units import align_up, format_size
 
 if TYPE_CHECKING:
     # Type checkers know it without the package; Python 3.13 has it in types.
@@ -28,24 +28,6 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.memory.governor import Governor, Lease
     from vmtool.memory.reservation import Reservation
-
-
-class CapacityError(UsageError):
-    """A growth beyond what was reserved (V3).
-
-    Attributes:
-        requested_bytes: What was requested.
-        capacity_bytes: What was reserved.
-    """
-
-    def __init__(self, requested: int, capacity: int) -> None:
-        more, less = two_sizes(requested, capacity)
-        super().__init__(
-            f"cannot grow to {more}: the capacity is {less}",
-            hint="reserve a larger capacity; it costs address space only",
-        )
-        self.requested_bytes = requested
-        self.capacity_bytes = capacity
 
 
 class AuthorityError(UsageError):

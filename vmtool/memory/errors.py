@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, UsageError, VmtoolError
-from vmtool.units import format_size
+from vmtool.units import format_size, two_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,3 +209,21 @@ class BusyError(UsageError):
             hint="give each thread its own reservation, or use a VirtualBuffer, whose calls wait for "
             "each other",
         )
+
+
+class CapacityError(UsageError):
+    """A growth beyond what was reserved (V3).
+
+    Attributes:
+        requested_bytes: What was requested.
+        capacity_bytes: What was reserved.
+    """
+
+    def __init__(self, requested: int, capacity: int) -> None:
+        more, less = two_sizes(requested, capacity)
+        super().__init__(
+            f"cannot grow to {more}: the capacity is {less}",
+            hint="reserve a larger capacity; it costs address space only",
+        )
+        self.requested_bytes = requested
+        self.capacity_bytes = capacity

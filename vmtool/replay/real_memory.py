@@ -8,13 +8,12 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
-from vmtool.histograms import summarize
+from vmtool.histograms import BatchedHistogram, summarize
 from vmtool.machine import read_facts
 from vmtool.machine.device_facts import is_fresh_zero, read_device_of
 from vmtool.memory.addresses import window
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.governor import BudgetError, Governor, Tier
-from vmtool.replay.replay_recorder import BatchedHistogram
 from vmtool.results.kv_replay import HeldBytes, RealRun, Timing
 
 if TYPE_CHECKING:

@@ -3,55 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from vmtool.histograms import Histogram, HistogramData
+from vmtool.histograms import BatchedHistogram
 from vmtool.results.kv_replay import Point
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 #: The most points of the timeline; once it had that many, it keeps at least half of them.
 MOST_POINTS: Final = 512
 _FIRST_INTERVAL_NS: Final = 10**6
-_BATCH: Final = 4096
 #: The values of a :class:`Point`, which is made once it is needed: that takes much longer.
 _Row: TypeAlias = tuple[int, ...]
-
-
-class BatchedHistogram:
-    """A histogram that sorts samples in batches, off the hot path."""
-
-    __slots__ = ("_histogram", "_samples", "zeros")
-
-    def __init__(self) -> None:
-        self._histogram = Histogram()
-        self._samples: list[int] = []
-        self.zeros = 0  # samples besides
-
-    def add(self, sample: int) -> None:
-        """Add one sample."""
-        self._samples.append(sample)
-        if len(self._samples) >= _BATCH:
-            self._flush()
-
-    def extend(self, samples: Sequence[int]) -> None:
-        """Add *samples*."""
-        self._samples += samples
-        if len(self._samples) >= _BATCH:
-            self._flush()
-
-    def data(self) -> HistogramData:
-        """Return all samples."""
-        self._flush()
-        if self.zeros:
-            self._histogram.merge(HistogramData(self.zeros, 0, 0, 0, 0, ((0, self.zeros),)))
-            self.zeros = 0
-        return self._histogram.data()
-
-    def _flush(self) -> None:
-        self._histogram.extend(self._samples)
-        self._samples.clear()
 
 
 @dataclass(slots=True)

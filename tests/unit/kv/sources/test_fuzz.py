@@ -18,10 +18,10 @@ from vmtool.kv.geometry import ModelGeometry
 from vmtool.kv.sources import genai, model_lookup
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
+from vmtool.kv.sources.gguf.file_format import read_metadata
 from vmtool.kv.sources.gguf.layers import build as build_gguf
-from vmtool.kv.sources.gguf.reader import read_metadata
+from vmtool.kv.sources.hf.architecture_lookup import families
 from vmtool.kv.sources.hf.config import resolve
-from vmtool.kv.sources.hf.registry import families
 from vmtool.kv.sources.untrusted_files import parse_object
 
 ODD = st.one_of(

@@ -28,7 +28,7 @@ from vmtool.kv.sources.gguf.architectures import (
     key_names,
     refuse_unread,
 )
-from vmtool.kv.sources.gguf.reader import read_metadata
+from vmtool.kv.sources.gguf.file_format import read_metadata
 from vmtool.kv.sources.hf import state_tensors
 from vmtool.kv.sources.hf.families.latents import deepseek_v4_layers
 from vmtool.kv.sources.untrusted_files import name_of

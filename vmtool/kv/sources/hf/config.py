@@ -9,6 +9,13 @@ from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Source, Span, whole_layer
 from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, Fields
 from vmtool.kv.sources.hf import layer_kinds
+from vmtool.kv.sources.hf.architecture_lookup import (
+    STANDARD,
+    config_defaults,
+    family_of,
+    similar_to,
+    source_of,
+)
 from vmtool.kv.sources.hf.decoder_part import DECODER_KEYS, decoder_of, refuse_encoder
 from vmtool.kv.sources.hf.dtype_and_context import (
     cache_dtype,
@@ -17,13 +24,6 @@ from vmtool.kv.sources.hf.dtype_and_context import (
     quantization_configs,
 )
 from vmtool.kv.sources.hf.family import NAMES
-from vmtool.kv.sources.hf.registry import (
-    STANDARD,
-    config_defaults,
-    family_of,
-    similar_to,
-    source_of,
-)
 from vmtool.kv.sources.hf.unread_fields import refuse_unread
 
 if TYPE_CHECKING:

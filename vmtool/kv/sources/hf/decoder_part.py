@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from vmtool.kv.sources.hf.family import NAMES
-from vmtool.kv.sources.hf.registry import (
+from vmtool.kv.sources.hf.architecture_lookup import (
     ARCHITECTURES,
     STANDARD,
     family_of,
 )
+from vmtool.kv.sources.hf.family import NAMES
 from vmtool.kv.sources.hf.unread_fields import is_named_part, refuse_of_wrapper
 
 if TYPE_CHECKING:

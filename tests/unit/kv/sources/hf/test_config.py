@@ -9,7 +9,7 @@ from hf_configs import LLAMA, MLA, QWEN2, kinds, model, shapes
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source
-from vmtool.kv.sources.hf.registry import families, source_of
+from vmtool.kv.sources.hf.architecture_lookup import families, source_of
 
 
 def test_a_missing_model_type_needs_a_supported_architecture():

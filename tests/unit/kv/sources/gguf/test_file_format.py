@@ -10,7 +10,7 @@ import pytest
 
 from vmtool.errors import InputError
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.gguf.reader import MAX_METADATA_BYTES, read_metadata
+from vmtool.kv.sources.gguf.file_format import MAX_METADATA_BYTES, read_metadata
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64",
