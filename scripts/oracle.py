@@ -42,7 +42,7 @@ from vmtool.kv.engines.vllm import VllmSettings, default_block, vllm_pool
 from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
 from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import builtin, model_lookup
-from vmtool.kv.sources.gguf.layers import build as build_gguf
+from vmtool.kv.sources.gguf.model import build as build_gguf
 from vmtool.kv.sources.hf.config import resolve
 
 TOKENS = 7

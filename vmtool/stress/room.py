@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vmtool.machine.device_memory import device_free
-from vmtool.machine.memory_limit_words import describe_huge_pages, describe_safe
+from vmtool.machine.memory_limit_remedies import describe_huge_pages, describe_safe
 from vmtool.machine.preflight import WORKER_BYTES, safe_device_part, safe_for_workers
 from vmtool.units import format_size
 

@@ -103,9 +103,9 @@ def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
     path = config_in(path)
     head = head_of(path, 4)
     if head == b"GGUF" and not is_stream(path):
-        from vmtool.kv.sources.gguf import layers  # noqa: PLC0415
+        from vmtool.kv.sources.gguf import model  # noqa: PLC0415
 
-        return layers.load(path, overrides)
+        return model.load(path, overrides)
     # Every ONNX file starts with its version: field 1, a varint. JSON cannot start so.
     if head[:1] == b"\x08":
         from vmtool.kv.sources import onnx  # noqa: PLC0415

@@ -19,7 +19,7 @@ from vmtool.kv.sources import genai, model_lookup
 from vmtool.kv.sources.builtin import config_of, names
 from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
 from vmtool.kv.sources.gguf.file_format import read_metadata
-from vmtool.kv.sources.gguf.layers import build as build_gguf
+from vmtool.kv.sources.gguf.model import build as build_gguf
 from vmtool.kv.sources.hf.architecture_lookup import families
 from vmtool.kv.sources.hf.config import resolve
 from vmtool.kv.sources.untrusted_files import parse_object

@@ -7,7 +7,7 @@ import pytest
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.geometry import LayerKind, Source, TensorRole
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.gguf import layers
+from vmtool.kv.sources.gguf import model
 
 LLAMA = {
     "block_count": 4,
@@ -21,7 +21,7 @@ LLAMA = {
 def build(architecture, values, **overrides):
     """Return the geometry of metadata that was not written to a file."""
     metadata = {f"{architecture}.{key}": value for key, value in values.items()}
-    return layers.build({"general.architecture": architecture, **metadata}, "m.gguf", overrides)
+    return model.build({"general.architecture": architecture, **metadata}, "m.gguf", overrides)
 
 
 def shapes(geometry, index=0):
