@@ -40,6 +40,13 @@ def test_a_built_in_model_costs_what_was_worked_out_for_it(row):
     assert (sum(map(bool, kept)), sum(kept)) == (layers, expected)
 
 
+def test_nemotron_51b_has_fewer_kv_heads_in_some_layers():
+    layers = model_lookup.load("llama-3.1-nemotron-51b").layers
+    elements = [sum(tensor.elements_per_token for tensor in layer.tensors) for layer in layers]
+    assert sorted(elements) == [0] * 26 + [256] * 3 + [512] * 6 + [1024] + [2048] * 44
+    assert elements[:8] == [2048, 1024, 2048, 2048, 2048, 512, 512, 256]
+
+
 def test_each_entry_has_a_name_of_its_own_and_so_has_each_model_of_the_hub():
     folder = Path(builtin.__file__).with_name("models")
     lines = [line for path in folder.glob("*.txt") for line in path.read_text("utf-8").splitlines()]

@@ -44,6 +44,7 @@ INNER_KEYS: Final = (
 )
 #: Decoders that are another one than their config says, by the model around them.
 _INNER_TYPES: Final = {
+    "granite_speech_nar": "granite_speech_nar_text",
     "kimi_k3": "kimi_k3",
     "minimax_m3": "minimax_m3_vl_text",
     "minimax_m3_vl": "minimax_m3_vl_text",
@@ -105,19 +106,19 @@ _WITHOUT_TEXT: Final = (
     " eomt_dinov3 ernie_m esm esmc esmfold2 eurobert fastspeech2_conformer"
     " fastspeech2_conformer_hifigan flava flava_image_codebook flava_image_model"
     " flava_multimodal_model flava_text_model fnet focalnet funnel glpn granite_speech5_ctc"
-    " grounding-dino groupvit groupvit_text_model gte hgnet_v2 hiera hubert ibert ijepa informer"
-    " jina_embeddings_v3 lasr_ctc layoutlm layoutlmv2 layoutlmv3 layoutxlm levit lightglue lilt"
-    " longformer luke lw_detr lxmert markuplm mask2former maskformer maskformer-swin metaclip_2"
-    " metaclip_2_text_model mgp-str mimi mimi_decoder mlcd mm-grounding-dino mobilebert"
-    " mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 modernbert modernvbert molmo2_adapter mpnet"
-    " mra nemotron3_5_asr nemotron3_5_transcribe_word_timestamp nemotron3_diarization"
-    " nemotron_asr_streaming neomme neucodec nomic_bert nystromformer omdet-turbo omniasr_ctc"
-    " oneformer openai_privacy_filter owlv2 owlv2_text_model owlvit owlvit_text_model parakeet_ctc"
-    " parakeet_rnnt parakeet_tdt patchtsmixer patchtst pe_video perceiver pixio pixtral poolformer"
-    " pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 pp_lcnet pp_lcnet_v3 pp_lcnet_v4"
-    " pp_ocrv5_mobile_det pp_ocrv5_mobile_rec pp_ocrv5_server_det pp_ocrv5_server_rec"
-    " pp_ocrv6_medium_det pp_ocrv6_small_det pp_ocrv6_small_rec pp_ocrv6_tiny_rec"
-    " prompt_depth_anything pvt pvt_v2 qwen2_5_omni_bigvgan qwen2_5_omni_dit"
+    " granite_speech_nar_text grounding-dino groupvit groupvit_text_model gte hgnet_v2 hiera"
+    " hubert ibert ijepa informer jina_embeddings_v3 lasr_ctc layoutlm layoutlmv2 layoutlmv3"
+    " layoutxlm levit lightglue lilt longformer luke lw_detr lxmert markuplm mask2former"
+    " maskformer maskformer-swin metaclip_2 metaclip_2_text_model mgp-str mimi mimi_decoder mlcd"
+    " mm-grounding-dino mobilebert mobilenet_v1 mobilenet_v2 mobilevit mobilevitv2 modernbert"
+    " modernvbert molmo2_adapter mpnet mra nemotron3_5_asr nemotron3_5_transcribe_word_timestamp"
+    " nemotron3_diarization nemotron_asr_streaming neomme neucodec nomic_bert nystromformer"
+    " omdet-turbo omniasr_ctc oneformer openai_privacy_filter owlv2 owlv2_text_model owlvit"
+    " owlvit_text_model parakeet_ctc parakeet_rnnt parakeet_tdt patchtsmixer patchtst pe_video"
+    " perceiver pixio pixtral poolformer pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 pp_lcnet"
+    " pp_lcnet_v3 pp_lcnet_v4 pp_ocrv5_mobile_det pp_ocrv5_mobile_rec pp_ocrv5_server_det"
+    " pp_ocrv5_server_rec pp_ocrv6_medium_det pp_ocrv6_small_det pp_ocrv6_small_rec"
+    " pp_ocrv6_tiny_rec prompt_depth_anything pvt pvt_v2 qwen2_5_omni_bigvgan qwen2_5_omni_dit"
     " qwen2_5_omni_token2wav radio regnet resnet rf_detr rf_detr_dinov2 rt_detr rt_detr_resnet"
     " rt_detr_v2 sam sam2 sam2_hiera_det_model sam2_video sam3 sam3_lite_text"
     " sam3_lite_text_text_model sam3_tracker sam3_tracker_video sam3_video sam_hq sapiens2"

@@ -60,6 +60,12 @@ def test_the_text_model_of_a_pair_of_encoders_is_refused():
         model({"model_type": "clip", "text_config": text, "vision_config": dict(SIZES)})
 
 
+def test_a_speech_model_that_writes_its_text_at_once_is_refused():
+    text = {"model_type": "granite", **SIZES}
+    with pytest.raises(InputError, match="granite_speech_nar_text does not generate text"):
+        model({"model_type": "granite_speech_nar", "text_config": text})
+
+
 def test_an_mlc_chat_config_is_opened_and_its_window_applied():
     inner = {k: v for k, v in LLAMA.items() if k not in ("model_type", "torch_dtype")}
     outer = {"model_type": "mistral", "model_config": inner, "quantization": "q4f16_1"}
