@@ -25,8 +25,8 @@ from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.fleet import Problem
 from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import Outcome, StressSettings
-from vmtool.stress.advice import recommend
 from vmtool.stress.matrix import best_granule, choose_granules
+from vmtool.stress.recommendation_and_advice import recommend
 from vmtool.stress.workloads import PATTERNS
 
 CONDITIONS = RunConditions("2026-11-30T22:30:00Z", "worker-7", 86_400, (0.5, 0.4, 0.3), 0.93)

@@ -23,9 +23,9 @@ from vmtool.results.stress import (
     StressResult,
     StressSettings,
 )
-from vmtool.stress.advice import recommend, warn
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes
 from vmtool.stress.plan import device_peers, live_limit
+from vmtool.stress.recommendation_and_advice import recommend, warn
 from vmtool.stress.worker.timed_operations import join_calls, join_phases
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from vmtool.report.recommendation_and_advice import (
     recommendation_text,
 )
 from vmtool.results.stress import MethodReason, Outcome, Recommendation, RunResult
-from vmtool.stress.advice import choose_method, recommend, warn
+from vmtool.stress.recommendation_and_advice import choose_method, recommend, warn
 from vmtool.units import MIB
 
 QUIET = gaussian(1, 20_000, 2000, spread=0.02)
