@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     _Found: TypeAlias = list[tuple["PoolMasks", Masks]]
 
 #: About so many blocks are the bits of one integer: operations on fewer take as long.
-SECTION_BLOCKS: Final = 2048
+SECTION_BLOCKS: Final = 1024
 #: The most, where pools with granules of different numbers of blocks need more.
 _LONGEST: Final = 1 << 16
 #: From so few bits more or less on they are added or removed one by one.
@@ -273,7 +273,8 @@ class BlockMasks:
         free, at = self._free, self.low
         if at == len(free):
             self._extend()
-        mask, idle = free[at], self._idle[at]
+        mask = free[at]
+        idle = mask & self._idle[at]
         found = []
         for number, masks in enumerate(takers):
             while not mask:
@@ -281,14 +282,18 @@ class BlockMasks:
                 at += 1
                 if at == len(free):
                     self._extend()
-                mask, idle = free[at], self._idle[at]
+                mask = free[at]
+                idle = mask & self._idle[at]
             rest = mask & (mask - 1)
             block = mask ^ rest
-            masks[at] = masks.get(at, 0) | block
+            if at in masks:
+                masks[at] |= block
+            else:
+                masks[at] = block
             mask = rest
-            if block & idle:
+            if idle and block & idle:
                 found.append((number, granules := self._begin(at, block), granules))
-                idle = self._idle[at]
+                idle = mask & self._idle[at]
         free[at], self.low = mask, at
         return found
 
@@ -325,9 +330,19 @@ class BlockMasks:
         Returns:
             How many granules have changed, in how many spans, and those.
         """
+        pools = self._pools
+        if len(pools) == 1:
+            (pool,) = pools
+            changed = pool.update(sections, self._free, self._all)
+            if not changed:
+                return 0, 0, []
+            for at in changed:
+                self._idle[at] = pool.idle(at)
+            granules, calls = pool.count_runs(changed)
+            return pool.count * granules, pool.count * calls, [(pool, changed)]
         granules = calls = 0
         found: _Found = []
-        for pool in self._pools:
+        for pool in pools:
             changed = pool.update(sections, self._free, self._all)
             if changed:
                 number, runs = pool.count_runs(changed)
@@ -337,7 +352,7 @@ class BlockMasks:
         for _, changed in found:
             for at in changed:
                 idle = 0
-                for pool in self._pools:
+                for pool in pools:
                     idle |= pool.idle(at)
                 self._idle[at] = idle
         return granules, calls, found

@@ -8,12 +8,13 @@ ends with all totals in local variables; sequences that grow alike take their st
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.shortcuts import ARRIVAL, END, NEVER, STEP, STOP_EVERY, Shortcuts
-from vmtool.replay.step_ring import StepRing
+from vmtool.replay.step_ring import ORDER_BITS, StepRing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _LEAST_REST: Final = 16
 _MOST_REST: Final = 1 << 12
+#: Ends between two updates of all totals, at least where points of the timeline are closer.
+_FLUSH: Final = 256
 
 
 class PoolShortcuts(Shortcuts):
@@ -39,9 +42,8 @@ class PoolShortcuts(Shortcuts):
         self._start, self._period = start, period = regular or (0, 1)
         self._growth = store.step(start, start + 1)
         self._place = self._growth.lacks[0][0] if regular else 0  # of the class of these blocks
-        self._ring = None
-        if regular:
-            self._ring = StepRing(period * simulation.plan.step_ns, self._place)
+        self._ring = StepRing(period * simulation.plan.step_ns, self._place)
+        self._regular = regular is not None
         self._most = store.most(self._growth)
         self._ring_steps = self._rest = 0
         self._ring_patience = _LEAST_REST
@@ -58,13 +60,13 @@ class PoolShortcuts(Shortcuts):
             stop: Called from time to time; once it returns true, no more events are handled.
         """
         while not self._needs_decision():
-            if self._ring is not None and not self._ring.members:
+            if self._regular and not self._ring.keys:
                 self._enter_ring(self._ring)
             due_ns = self._run(stop)
             if due_ns is None:
                 break
             self._simulation.advance(due_ns)
-        if self._ring is not None and self._ring.members:
+        if self._ring.keys:
             self._leave_ring(self._ring)
 
     def _run(self, stop: Callable[[], bool]) -> int | None:
@@ -83,6 +85,7 @@ class PoolShortcuts(Shortcuts):
         arrival_ns = NEVER if request is None or simulation.queue else request.arrival_ns
         now, orders = simulation.now, simulation.orders
         committed, owned, running = account.committed, account.owned, account.sequences
+        committed_first = committed
         committed_moment = owned_moment = running_moment = 0
         unowned, unowned_charged = account.peak_unowned, account.unowned_charged
         commits = releases = release_bytes = 0
@@ -102,10 +105,17 @@ class PoolShortcuts(Shortcuts):
         due: int | None = None
         growth, most, start, period = self._growth, self._most, self._start, self._period
         ring_bytes, ring_steps = growth.nbytes, 0
-        place = self._place
-        rest, turn_ns = NEVER, NEVER if ring is None else ring.next_ns
-        if simulation.events < self._rest:
+        rest = NEVER
+        if not self._regular:
+            start = NEVER
+        elif simulation.events < self._rest:
             start, rest = NEVER, self._rest - simulation.events
+        keys, takers, period_ns = ring.keys, ring.takers, ring.period_ns
+        turn, place, swept_ns = ring.turn, ring.place, ring.swept_ns
+        next_turn = next_place = 0
+        ring_class = self._place
+        blocks, granule = store.classes[ring_class], store.granule
+        ring_ns = ring_tokens = 0
 
         while True:
             if heap and heap[0][0] <= arrival_ns:
@@ -117,12 +127,49 @@ class PoolShortcuts(Shortcuts):
                 at, kind = max(arrival_ns, now), ARRIVAL
             else:
                 break
-            in_turn = turn_ns < at + (kind == ARRIVAL)
-            moment = turn_ns if in_turn else at
+            # Steps of one moment come before arrivals of it, but after one that was late.
+            all_before = before = at + (at == arrival_ns and kind == ARRIVAL)
+            if before > due_ns > now:
+                before = due_ns
+            moment, count = at, 0
+            if keys and (before > swept_ns or at >= due_ns):
+                if before < swept_ns:  # noqa: PLR1730
+                    before = swept_ns
+                next_turn, phase = divmod(before, period_ns)
+                next_place = bisect_left(keys, phase << ORDER_BITS)
+                count = next_place - place + (next_turn - turn) * len(keys)
+                if count or at >= due_ns:
+                    if place < len(keys):
+                        first_ns = turn * period_ns + (keys[place] >> ORDER_BITS)
+                    else:
+                        first_ns = turn * period_ns + period_ns + (keys[0] >> ORDER_BITS)
+                    if first_ns < at:
+                        moment = first_ns
+                    if first_ns == now and before > now + 1:  # that level has not lasted
+                        before = now + 1
+                        next_turn, phase = divmod(before, period_ns)
+                        next_place = bisect_left(keys, phase << ORDER_BITS)
+                        count = next_place - place + (next_turn - turn) * len(keys)
             if moment != now:
                 if moment >= due_ns:
-                    due = moment
-                    break
+                    if len(ends) >= _FLUSH:
+                        due = moment
+                        break
+                    stretch.committed_min, stretch.committed_max = committed_low, committed_high
+                    account.committed, account.owned, account.now = committed, owned, now
+                    account.peak_unowned, account.unowned_charged = unowned, unowned_charged
+                    account.stale = stale
+                    self._set_levels(running, running_low, running_high)
+                    recorder.peak_live = max(recorder.peak_live, most_live)
+                    sampler.most_live = most_live
+                    simulation.now = now
+                    simulation.advance(moment)
+                    now, due_ns, last_ns = moment, recorder.due_ns, recorder.last_ns
+                    unowned, unowned_charged = account.peak_unowned, account.unowned_charged
+                    most_live, stretch, stale = sampler.most_live, account.stretch, True
+                    committed_low, committed_high = stretch.committed_min, stretch.committed_max
+                    running_low, running_high = NEVER, 0
+                    continue
                 look -= 1
                 if not look:
                     look = STOP_EVERY
@@ -144,20 +191,28 @@ class PoolShortcuts(Shortcuts):
                         running_low = running
                     if running > running_high:  # noqa: PLR1730
                         running_high = running
-            if ring is not None and in_turn:
-                until = now + 1 if moment == now else at + (kind == ARRIVAL)
-                if until > due_ns:  # noqa: PLR1730
-                    until = due_ns
-                count = ring.advance(until, (budget - committed) // most)
-                if not count:
-                    break
-                turn_ns = ring.next_ns
+            if count:
+                room = budget - committed
+                if count * most > room:
+                    all_before = NEVER
+                    count = room // most
+                    if count <= 0:
+                        break
+                    turns, next_place = divmod(place + count, len(keys))
+                    next_turn, before = turn + turns, swept_ns
+                end = place + count
+                passed = takers[place:end]
+                while len(passed) < count:
+                    end -= len(keys)
+                    passed += takers[: max(end, 0)]
+                found = blocks.take_each(passed)
                 ring_steps += count
-                now = ring.last_ns
-                for number, granules, calls in store.classes[place].take_each(ring.passed(count)):
+                if found:
+                    ring.turn, ring.place = turn, place
+                for number, granules, calls in found:
                     when = ring.time(number)
                     commits += calls
-                    nbytes = granules * store.granule
+                    nbytes = granules * granule
                     committed += nbytes
                     committed_moment += nbytes * when
                     if committed > committed_high:
@@ -172,15 +227,30 @@ class PoolShortcuts(Shortcuts):
                         if after < count and left > unowned:  # else it is not known to last
                             unowned, unowned_charged = left, committed
                 owned += count * ring_bytes
-                if stale or turn_ns < at + (kind == ARRIVAL) or at >= due_ns:
+                turn, place, swept_ns = next_turn, next_place, before
+                if place:
+                    now = turn * period_ns + (keys[place - 1] >> ORDER_BITS)
+                else:
+                    now = turn * period_ns - period_ns + (keys[-1] >> ORDER_BITS)
+                if stale or before != all_before or at >= due_ns:
                     continue
                 if committed - owned > unowned and at != now:
                     unowned, unowned_charged = committed - owned, committed
+            elif before > swept_ns:
+                swept_ns = before
+                if keys:
+                    turn, place = next_turn, next_place
             if kind == STEP:
                 longest = seq.covered
                 assert longest is not None  # noqa: S101 - else there is no step
-                if longest >= start and ring is not None and ring.join(seq, at, at):
-                    now, turn_ns = at, ring.next_ns
+                if longest >= start and swept_ns == at:
+                    now = at
+                    if not keys:
+                        turn, place = at // period_ns, 0
+                    key = at % period_ns << ORDER_BITS | order
+                    new = bisect_left(keys, key)
+                    keys.insert(new, key)
+                    takers.insert(new, seq.blocks[ring_class])
                     heapreplace(heap, (seq.origin_ns + seq.total * step_ns, END, order, seq))
                     continue
                 step = next_growth.get(longest) or self._remember(
@@ -208,21 +278,27 @@ class PoolShortcuts(Shortcuts):
                     break
                 now = at
                 heappop(heap)
+                longest = seq.covered
                 if (
                     committed > most_live
                     and now != last_ns
                     and live.at_most(now) - overlap > most_live
                 ):
-                    found = live.before(now) - overlap
-                    if found > committed:
+                    live_bytes = live.before(now) - overlap
+                    if live_bytes > committed:
                         raise account.breach()
-                    most_live = max(most_live, found)
-                if ring is not None and seq.covered is not None and seq.covered < seq.total:
-                    first_ns = seq.origin_ns + seq.covered * step_ns
-                    ring.leave(seq, first_ns)
-                    turn_ns = ring.next_ns
-                    count = -(-(seq.total - seq.covered) // period)
-                    owned_moment += self._settle(seq, count)
+                    most_live = max(most_live, live_bytes)
+                if longest is not None and longest < seq.total:
+                    origin_ns = seq.origin_ns
+                    key = (origin_ns + longest * step_ns) % period_ns << ORDER_BITS | order
+                    gone = bisect_left(keys, key)
+                    del keys[gone], takers[gone]
+                    if gone < place:
+                        place -= 1
+                    count = -(-(seq.total - longest) // period)
+                    ring_ns += count * origin_ns
+                    ring_tokens += count * longest + period * (count * (count - 1) // 2)
+                    seq.own_bytes += count * ring_bytes
                 live.remove(seq)
                 length, decode_ns, start_ns = seq.length, seq.decode_ns, seq.start_ns
                 arrived_ns = seq.request[0]
@@ -284,8 +360,16 @@ class PoolShortcuts(Shortcuts):
                 if covered is not None and covered < seq.total:
                     seq.target = covered + 1
                     first_ns = origin_ns + covered * step_ns
-                    if covered >= start and ring is not None and ring.join(seq, first_ns, now):
-                        turn_ns = ring.next_ns
+                    if covered >= start and swept_ns <= first_ns < swept_ns + period_ns:
+                        if not keys:
+                            turn, place = swept_ns // period_ns, 0
+                        next_turn, phase = divmod(first_ns, period_ns)
+                        key = phase << ORDER_BITS | orders
+                        new = bisect_left(keys, key)
+                        keys.insert(new, key)
+                        takers.insert(new, seq.blocks[ring_class])
+                        if next_turn > turn:
+                            place += 1
                     else:
                         event_ns, kind = first_ns, STEP
                 heappush(heap, (event_ns, kind, orders, seq))
@@ -303,39 +387,46 @@ class PoolShortcuts(Shortcuts):
                 if committed > peak:
                     peak, peak_at = committed, now
 
+        ring.turn, ring.place, ring.swept_ns = turn, place, swept_ns
+        owned_moment += ring_bytes * (ring_ns + ring_tokens * step_ns)
         entered, finished = orders - simulation.orders, len(ends)
         simulation.now, simulation.orders = now, orders
         simulation.events += entered + grown + ring_steps + finished
         self._ring_steps += ring_steps
-        commit_bytes = committed - account.committed + release_bytes
         account.now = now
         account.committed = committed
         account.owned = owned
         account.committed_moment += committed_moment
         account.owned_moment += owned_moment
         account.peak_unowned, account.unowned_charged = unowned, unowned_charged
-        account.sequences = running
         account.sequences_moment += running_moment
         account.commits += commits
-        account.commit_bytes += commit_bytes
+        account.commit_bytes += committed - committed_first + release_bytes
         account.releases += releases
         account.release_bytes += release_bytes
         account.peak_committed, account.peak_at = peak, peak_at
         account.peak_charged = max(account.peak_charged, peak)
         account.stale = stale
         stretch.committed_min, stretch.committed_max = committed_low, committed_high
-        if running_low != NEVER:
-            stretch.sequences_min = min(stretch.sequences_min, running_low)
-            stretch.reserved_min = min(stretch.reserved_min, account.reserved)
-        if running_high:
-            stretch.sequences_max = max(stretch.sequences_max, running_high)
-            stretch.reserved_max = max(stretch.reserved_max, account.reserved)
-        account.peak_sequences = max(account.peak_sequences, running_high)
+        self._set_levels(running, running_low, running_high)
         recorder.live_area += (
             self._used.slope * token_area + self._used.fixed * time_area + other_area
         )
         self._record(entered, prompts, steps, most_live, waits, firsts, ends)
         return due
+
+    def _set_levels(self, running: int, least: int, most: int) -> None:
+        """Set how many are *running*, and have been at *least* and at *most*."""
+        account = self._simulation.account
+        stretch = account.stretch
+        account.sequences = running
+        if least != NEVER:
+            stretch.sequences_min = min(stretch.sequences_min, least)
+            stretch.reserved_min = min(stretch.reserved_min, account.reserved)
+        if most:
+            stretch.sequences_max = max(stretch.sequences_max, most)
+            stretch.reserved_max = max(stretch.reserved_max, account.reserved)
+            account.peak_sequences = max(account.peak_sequences, most)
 
     def _settle(self, seq: RunningSequence, count: int) -> int:
         """Note that *seq* has taken *count* steps in the ring; return the moment of their bytes."""
@@ -363,7 +454,7 @@ class PoolShortcuts(Shortcuts):
         until = min(alike)[0] + self._period * step_ns
         alike = [entry for entry in alike if entry[0] < until]
         ring.start(alike)
-        members = set(ring.members)
+        members = {seq for _, _, seq in alike}
         entries = [entry for entry in heap if entry[3] not in members]
         entries += [
             (seq.origin_ns + seq.total * step_ns, END, order, seq) for _, order, seq in alike
@@ -375,8 +466,10 @@ class PoolShortcuts(Shortcuts):
         """Let all sequences take their steps by the heap again."""
         simulation, step_ns, period = self._simulation, self._simulation.plan.step_ns, self._period
         account = simulation.account
-        members = set(ring.members)
-        for seq, steps in ring.taken():
+        members = set()
+        for order, steps in ring.orders():
+            seq = simulation.admitted[order]
+            members.add(seq)
             assert seq.covered is not None  # noqa: S101 - else it is in no ring
             first_ns = seq.origin_ns + seq.covered * step_ns
             account.owned_moment += self._settle(seq, steps - first_ns // (period * step_ns))

@@ -203,6 +203,18 @@ class PoolStore(PrefixStore):
         """
         classes, granule, held = self.classes, self.granule, seq.blocks
         if not held:
+            if len(classes) == len(lacks) == 1:
+                (each,), ((_, count),) = classes, lacks
+                low = each.low
+                blocks = each.take(count)
+                granules, calls, found = each.use(low, blocks)
+                nbytes = granules * granule
+                if nbytes > room:
+                    each.undo(found)
+                    each.give(blocks)
+                    return None
+                seq.blocks = [blocks]
+                return nbytes, calls
             held = seq.blocks = [each.take(0) for each in classes]
         if len(lacks) == 1:
             at, count = lacks[0]

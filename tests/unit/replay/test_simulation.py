@@ -79,6 +79,15 @@ def test_steps_in_turn_are_those_one_after_the_other(dense_cost, listed, name, d
     assert_shortcuts_change_nothing(plan, listed(requests))
 
 
+def test_a_late_request_is_admitted_before_the_steps_of_that_moment(dense_cost, listed):
+    # Two at once: the later ones wait, and come at a moment at which others take blocks in turn.
+    policy = make_policy("paged", dense_cost(1, 1, 16), 64, block=1, stride_tokens=128)
+    budget = 50 * policy.committed_bytes(128)
+    plan = Plan(policy, budget, 128, max_sequences=2, step_ns=7, prefill_ns=(0, 1))
+    rows = [(0, 0, 4), (0, 0, 3), (0, 3, 4), (1, 1, 3), (1, 3, 4), (1, 0, 4), (1, 3, 2), (8, 2, 4)]
+    assert_shortcuts_change_nothing(plan, listed([Request(*row) for row in rows]))
+
+
 #: Ranges of which one step commits several granules, another none, and that end in the middle.
 UNEQUAL_EXTENTS = [
     *(Extent(), Extent(Span.ALL, ratio=3), Extent(Span.FIXED, 3), Extent(Span.CHUNK, 14)),
