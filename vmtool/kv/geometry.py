@@ -203,7 +203,7 @@ class Layer:
         kind: How it remembers.
         tensors: What grows or is capped; empty for layers that keep nothing per token.
         states: What is fixed per sequence.
-        shares: For ``SHARED``, the index of the layer whose tensors it reads.
+        shares: The index of an earlier layer whose tensors it reads, all that it reads if it is ``SHARED``.
         draft: Whether it only predicts draft tokens: an MTP layer, or one of a draft model.
     """
 

@@ -241,6 +241,14 @@ def test_dspark_has_three_layers_with_a_window_whatever_the_number_of_mtp_layers
     }
 
 
+def test_the_entries_of_deepseek_v41_stay_in_the_stage_of_the_layers_that_read_them():
+    # vLLM's DeepseekV4Attention raises NotImplementedError for the second.
+    model = model_lookup.load("deepseek-v4.1-flash")
+    assert model.shard(pp=2).pp == 2
+    with pytest.raises(UsageError, match="pp = 4 puts layer 10 and layer 8, whose KV it shares"):
+        model.shard(pp=4)
+
+
 def test_mtp_layers_that_nothing_describes_are_refused():
     config = {**config_of("deepseek-v4-flash"), "num_nextn_predict_layers": 3}
     model = resolve(config, "config.json", "model")

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
 from vmtool.kv.estimate_result import Budget  # noqa: TC001 - msgspec reads the types
+from vmtool.kv.geometry import LayerKind
 
 if TYPE_CHECKING:
     from vmtool.kv.estimate import Question
+    from vmtool.kv.sequence_cost import SequenceCost
 
 #: The engines that are modelled, with the newest version that is, and the option that sets it.
 ENGINES: Final = {"vllm": "0.33", "llama.cpp": "0.5", "sglang": "0.5.23", "trtllm": "1.2"}
@@ -87,6 +89,18 @@ def refuse_pooled_indexes(question: Question, engine: str) -> None:
         raise UsageError(
             f"--as {engine}: the index keys of {kind} are not modelled",
             hint="engines keep one for several tokens, and those of open groups apart",
+        )
+
+
+def refuse_compressed(cost: SequenceCost, engine: str) -> None:
+    """Fail for DeepSeek-V4 and V4.1, which keep a window of latents in every layer, and entries of theirs.
+
+    Raises:
+        UsageError: If it is such a model.
+    """
+    if any(tensor.name == "window" for layer in cost.layers for tensor in layer.tensors):
+        raise UsageError(
+            f"--as {engine}: layers with {LayerKind.COMPRESSED.value} are not modelled"
         )
 
 

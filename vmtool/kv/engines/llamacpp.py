@@ -77,6 +77,8 @@ _HYBRID: Final = frozenset(
         "qwen3next",
     ]
 )
+#: Models that it does not run, and whose caches are not those that it would make of such layers.
+_NOT_RUN: Final = frozenset(["deepseek_v41", "deepseek_v41_text", "diffusion_gemma_text"])
 #: EXAONE 4's window is used with 64 layers only (its 32B model).
 _WINDOW_LAYERS: Final = {"exaone4": 64}
 #: K and V of MiniCPM3 are made of the latent before they are kept, V at its own width, hidden size /
@@ -215,8 +217,10 @@ def llamacpp_buffers(
     """Return the caches that llama.cpp would make for *geometry*, undivided.
 
     Raises:
-        UsageError: If it has no such format or no such layers, or ranks divide the heads.
+        UsageError: If it has no such model, format or layers, or ranks divide the heads.
     """
+    if geometry.architecture in _NOT_RUN:
+        raise UsageError(f"--as llama.cpp: it does not run {geometry.architecture}")
     if geometry.tp > 1:  # as it is wherever ranks divide the tokens
         raise UsageError(
             "--as llama.cpp: it does not divide heads among ranks; leave out --tp and --dcp"

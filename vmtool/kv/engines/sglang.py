@@ -13,8 +13,13 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.engines.known_engines import EngineRank, kv_bytes, refuse_pooled_indexes
-from vmtool.kv.geometry import LayerKind, Span, TensorRole
+from vmtool.kv.engines.known_engines import (
+    EngineRank,
+    kv_bytes,
+    refuse_compressed,
+    refuse_pooled_indexes,
+)
+from vmtool.kv.geometry import Span, TensorRole
 from vmtool.units import GIB
 
 if TYPE_CHECKING:
@@ -217,9 +222,8 @@ def _sizes_text(buffers: SglangBuffers) -> str:
 
 
 def _refuse_unmodelled(cost: SequenceCost) -> None:
+    refuse_compressed(cost, "sglang")
     for layer in cost.layers:
-        if layer.kind is LayerKind.COMPRESSED or any(t.name == "window" for t in layer.tensors):
-            raise UsageError(f"--as sglang: layers with {layer.kind.value} are not modelled")
         if any(tensor.extent.span is Span.FIXED for tensor in layer.tensors):
             raise UsageError("--as sglang: layers with cross attention are not modelled")
         if any(tensor.extent.ranks > 1 for tensor in layer.tensors):

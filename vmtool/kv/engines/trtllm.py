@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.engines.known_engines import EngineRank, kv_bytes, refuse_pooled_indexes
+from vmtool.kv.engines.known_engines import (
+    EngineRank,
+    kv_bytes,
+    refuse_compressed,
+    refuse_pooled_indexes,
+)
 from vmtool.kv.geometry import Span
 from vmtool.units import GIB
 
@@ -149,12 +154,12 @@ def trtllm_pools(
     """
     if settings.block & (settings.block - 1):
         raise UsageError(f"--as trtllm: blocks of {settings.block} tokens are not a power of two")
+    refuse_compressed(cost, "trtllm")
     _refuse_indexes(cost)
     windows: dict[tuple[bool, int], int] = {}
     for layer in cost.layers:
         if layer.states or any(
-            tensor.extent.span is Span.FIXED or tensor.extent.ratio > 1 or tensor.extent.ranks > 1
-            for tensor in layer.tensors
+            tensor.extent.span is Span.FIXED or tensor.extent.ranks > 1 for tensor in layer.tensors
         ):
             raise UsageError(f"--as trtllm: layers with {layer.kind.value} are not modelled")
         for tensor in layer.tensors:

@@ -22,10 +22,11 @@ from vmtool.kv.element_formats import stored_formats
 from vmtool.kv.engines.known_engines import (
     EngineRank,
     kv_bytes,
+    refuse_compressed,
     refuse_pooled_indexes,
     version_numbers,
 )
-from vmtool.kv.geometry import LayerKind, Span, TensorRole
+from vmtool.kv.geometry import Span, TensorRole
 from vmtool.kv.sequence_cost import SequenceCost
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ def vllm_pool(cost: SequenceCost, budget: int, settings: VllmSettings) -> VllmPo
     """
     if settings.state_mode not in STATE_MODES:
         raise UsageError(f"state mode {settings.state_mode[:40]!r}: use {', '.join(STATE_MODES)}")
+    refuse_compressed(cost, "vllm")
     specs = [spec for layer in cost.layers for spec in _layer_specs(layer, settings)]
     if not specs:
         raise UsageError("the model keeps nothing, so vLLM has no KV cache to size")
@@ -252,8 +254,6 @@ def log_lines(pool: VllmPool, settings: VllmSettings) -> dict[str, list[str]]:
 
 def _layer_specs(layer: LayerCost, settings: VllmSettings) -> list[_Spec]:
     """Return the specs of *layer*, once for each of the layers that are counted together."""
-    if layer.kind is LayerKind.COMPRESSED:
-        raise UsageError(f"--as vllm: layers with {layer.kind.value} are not modelled")
     sizes: dict[tuple[str, bool, Extent], int] = {}
     for tensor in layer.tensors:
         # Index keys have a cache of their own, in the group of the latents or of K and V.

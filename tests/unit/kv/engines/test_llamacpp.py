@@ -124,6 +124,12 @@ def test_mtp_layers_that_it_does_not_run_are_refused():
         mtp("deepseek-v4-flash")
 
 
+@pytest.mark.parametrize("name", ["deepseek-v4.1-flash", "diffusiongemma-26b-a4b"])
+def test_models_that_it_does_not_run_are_refused(name):
+    with pytest.raises(UsageError, match=r"--as llama\.cpp: it does not run"):
+        buffers(name, 4096)
+
+
 def test_the_draft_is_kept_in_16_bits_whatever_the_model_is():
     geometry = model_lookup.load("glm-4.5-air").with_draft()
     formats = choose_formats(geometry.dtype, key="q8_0", value="q8_0")

@@ -60,14 +60,15 @@ def test_tokens_are_whole_pages_and_the_buffers_have_one_more():
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "kind"),
     [
-        "deepseek-v4-flash",
-        "whisper-large-v3",
+        ("deepseek-v4-flash", "compressed attention"),
+        ("deepseek-v4.1-flash", "compressed attention"),
+        ("whisper-large-v3", "cross attention"),
     ],
 )
-def test_models_with_other_pools_are_not_guessed(name):
-    with pytest.raises(UsageError, match="are not modelled"):
+def test_models_with_other_pools_are_not_guessed(name, kind):
+    with pytest.raises(UsageError, match=f"layers with {kind} are not modelled"):
         pool(name, GIB)
 
 

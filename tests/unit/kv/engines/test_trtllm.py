@@ -1,5 +1,7 @@
 """What TensorRT-LLM logged, worked out again from the same memory."""
 
+from dataclasses import replace
+
 import pytest
 
 from vmtool.errors import UsageError
@@ -124,7 +126,7 @@ def test_a_draft_model_has_blocks_of_its_own_and_as_many():
     assert own.blocks == draft.blocks == GIB // (80 * 4096 + 16 * 2048) // 32
 
 
-@pytest.mark.parametrize("model", ["qwen3.5-27b", "whisper-large-v3", "deepseek-v4-flash"])
+@pytest.mark.parametrize("model", ["qwen3.5-27b", "whisper-large-v3"])
 def test_what_is_not_modelled_is_refused(model):
     with pytest.raises(UsageError, match="are not modelled"):
         trtllm_pools(cost(model_lookup.load(model)), GIB, TrtllmSettings(448))
@@ -144,6 +146,16 @@ def test_index_keys_of_every_layer_lie_beside_the_latents():
         cost(model_lookup.load("deepseek-v3.2"), "fp8"), GIB, TrtllmSettings(448)
     )
     assert pool.token_bytes == 61 * (576 + 132)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "deepseek-v4.1-flash"])
+def test_compressed_layers_are_not_guessed(name):
+    # A layer that keeps an entry for each token has neither states nor a ratio.
+    model = model_lookup.load(name)
+    layers = tuple(layer for layer in model.layers if not layer.states)
+    for part in (model, replace(model, layers=layers)):
+        with pytest.raises(UsageError, match="layers with compressed attention are not modelled"):
+            trtllm_pools(cost(part), GIB, TrtllmSettings(448))
 
 
 def test_blocks_are_powers_of_two():

@@ -213,7 +213,8 @@ class LayerBuilder:
         for name in ("head_dim_v", "kv_heads"):
             fields.raw(fields.names[name][0])
         fields.names = {**fields.names, "index_head_dim": fields.names["index_dim"]}
-        return deepseek_v4_layers(fields, ratios[: self._count], fields.integer("rope_dim"))
+        rope = fields.integer("rope_dim", high=fields.integer("head_dim"))
+        return deepseek_v4_layers(fields, ratios[: self._count], rope)
 
     def _without_attention(self) -> bool:
         """Return whether this is a pure Mamba file, whose attention keys are zero or absent."""

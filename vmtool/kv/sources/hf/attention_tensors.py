@@ -230,7 +230,7 @@ def gemma4(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     ``attention_k_eq_v`` shares the projection, not the cache: K and V are both kept, because K is
     normalised and rotated and V is not. DiffusionGemma's projection is always shared.
     """
-    same = fields.flag("attention_k_eq_v", default=fields.architecture == "diffusion_gemma_text")
+    same = fields.flag("attention_k_eq_v") or fields.architecture == "diffusion_gemma_text"
     if kind is LayerKind.WINDOW or fields.has("per_layer_config"):
         return grouped(fields, kind)
     dim = fields.optional("global_head_dim") or head_dim(fields)

@@ -133,8 +133,9 @@ def context(fields: Fields) -> int | None:
             "model_max_length", fields.raw("model_max_length"), high=MAX_TOKENS
         )
         fields.stated("context", longest, "model_max_length")
-    # Gemma 3 has its factor in max_position_embeddings, whatever the way.
-    for rope in () if "gemma3" in fields.architecture else _rope(fields):
+    # Gemma 3, and T5Gemma 2, which is made of it, have their factor in max_position_embeddings.
+    made = any(name in fields.architecture for name in ("gemma3", "t5gemma2"))
+    for rope in () if made else _rope(fields):
         kind = rope.text("rope_type") or rope.text("type") or "default"
         factor = _factor(rope)
         if kind in _STRETCHED or factor is None:

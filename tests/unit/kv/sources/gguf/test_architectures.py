@@ -256,3 +256,18 @@ def test_delta_net_groups_are_divided_and_never_copied():
     one_group = {**LLAMA, **SSM, "ssm.time_step_rank": 32, "ssm.group_count": 1}
     with pytest.raises(UsageError, match="heads = 1 cannot be divided"):
         build("qwen3next", one_group).shard(tp=8)
+
+
+def test_positions_are_a_part_of_the_rows_of_deepseek_v4():
+    values = {
+        **LLAMA,
+        "attention.head_count_kv": 1,
+        "attention.key_length": 512,
+        "attention.sliding_window": 128,
+        "attention.indexer.key_length": 128,
+        "attention.compress_ratios": [0, 4, 128, 4],
+    }
+    layers = build("deepseek4", {**values, "rope.dimension_count": 64}).layers
+    assert [layer.tensors[-1].rope_dim for layer in layers] == [64, 0, 64, 0]
+    with pytest.raises(InputError, match="dimension_count: is 513; it must be from 1 to 512"):
+        build("deepseek4", {**values, "rope.dimension_count": 513})

@@ -68,6 +68,22 @@ def test_the_context_of_gemma_3_is_stretched_already():
     assert model({**GEMMA3, "rope_scaling": LINEAR}).context_tokens == 8192
 
 
+def test_so_is_that_of_t5gemma_2():
+    # The published file of the 270M model has 32768 and a linear factor of 8 in encoder and decoder.
+    decoder = {
+        **GEMMA3,
+        "model_type": "t5gemma2_decoder",
+        "layer_types": ["full_attention"] * GEMMA3["num_hidden_layers"],
+        "rope_parameters": {
+            "full_attention": LINEAR,
+            "sliding_attention": {"rope_type": "default"},
+        },
+    }
+    encoder = {"text_config": {"max_position_embeddings": 8192}}
+    config = {"model_type": "t5gemma2", "decoder": decoder, "encoder": encoder}
+    assert model({**config, "is_encoder_decoder": True}).context_tokens == 8192
+
+
 def test_a_window_shorter_than_the_stretched_context_stays_a_window():
     config = {**LLAMA, "model_type": "mistral", "sliding_window": 16384}
     assert kinds(model(config)) == "FFFF"

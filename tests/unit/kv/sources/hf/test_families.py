@@ -341,6 +341,8 @@ def test_deepseek_v4_compresses_by_layer_and_keeps_a_window_everywhere():
         model({**config, "compress_ratios": [0, 8, 128]})
     with pytest.raises(InputError, match="compress_ratios: has 2 entries for 3 layers"):
         model({**config, "compress_ratios": [0, 4]})
+    with pytest.raises(InputError, match="qk_rope_head_dim: is 513; it must be from 1 to 512"):
+        model({**config, "qk_rope_head_dim": 513})
 
 
 DEEPSEEK_V41 = {
@@ -372,6 +374,7 @@ def test_deepseek_v41_keeps_entries_in_the_layers_that_others_read():
         [window],
     ]
     assert [sum(s.elements for s in layer.states) for layer in layers] == [0, 8 * 1024, 0, 0, 0]
+    assert [layer.shares for layer in layers] == [None, None, 1, None, 3]
 
 
 @pytest.mark.parametrize(
@@ -385,6 +388,7 @@ def test_deepseek_v41_keeps_entries_in_the_layers_that_others_read():
         ({"kv_source_layer_ids": None}, "kv_source_layer_ids: is missing"),
         ({"kv_source_layer_ids": [1, 5]}, r"kv_source_layer_ids\[1\]: is 5"),
         ({"num_key_value_heads": 2}, "num_key_value_heads: must be 1"),
+        ({"qk_rope_head_dim": 513}, "qk_rope_head_dim: is 513; it must be from 1 to 512"),
     ],
 )
 def test_what_deepseek_v41_says_of_its_layers_must_fit_together(changed, message):
@@ -403,7 +407,9 @@ def test_diffusion_gemma_always_has_the_kv_heads_of_its_full_layers(kind, heads)
         "hidden_size": 1024,
         "sliding_window": 512,
     }
-    assert [layer.tensors[0].heads for layer in model(config).layers] == [4] * 5 + [heads]
+    for said in ({}, {"attention_k_eq_v": False}):
+        layers = model({**config, **said}).layers
+        assert [layer.tensors[0].heads for layer in layers] == [4] * 5 + [heads]
 
 
 # ---- layers without attention, and cross-attention ------------------------------------------------

@@ -110,7 +110,8 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     fields.stated("layer_kinds", f"{count} ratios", "compress_ratios")
     if fields.integer("kv_heads") != 1:
         fields.fail("num_key_value_heads", "must be 1: K and V are one row for all heads")
-    return deepseek_v4_layers(fields, ratios[:count], fields.integer("qk_rope_head_dim"))
+    rope = fields.integer("qk_rope_head_dim", high=fields.integer("head_dim"))
+    return deepseek_v4_layers(fields, ratios[:count], rope)
 
 
 def deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
@@ -133,8 +134,9 @@ def deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
 def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
     """DeepSeek-V4.1: a window of latents in every layer; some keep entries that later ones read too.
 
-    Those of ``kv_source_layer_ids`` compress 1 or 2 tokens into an entry, and index the entries. Of 2
-    tokens, the open ones wait in fp32 (vLLM's compressor state: eight rows of key and gate).
+    Those of ``kv_source_layer_ids`` compress 1 or 2 tokens into an entry, and index the entries; each
+    other one reads those of the last before it. Of 2 tokens, the open ones wait in fp32 (vLLM's
+    compressor state: eight rows of key and gate).
     """
     count = fields.integer("layers", high=MAX_LAYERS)
     ratios = fields.integers("compress_ratios", high=2)
@@ -146,17 +148,20 @@ def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
         fields.fail("compress_ratios", f"has {len(ratios)} entries for {count} layers")
     if fields.integer("kv_heads") != 1:
         fields.fail("num_key_value_heads", "must be 1: K and V are one row for all heads")
-    dim, rope = fields.integer("head_dim"), fields.integer("qk_rope_head_dim")
+    dim = fields.integer("head_dim")
+    rope = fields.integer("qk_rope_head_dim", high=dim)
     index = fields.integer("index_head_dim")
     recent = _window(fields, dim, rope)
     made = []
     for i, ratio in enumerate(ratios[:count]):
-        if ratio and not any(source <= i for source in sources):
+        source = max((source for source in sources if source <= i), default=None)
+        if ratio and source is None:
             fields.fail(
                 f"compress_ratios[{i}]", f"is {ratio}, but no layer before it keeps entries"
             )
-        if i not in sources:
-            made.append(Layer(i, LayerKind.WINDOW, (recent,)))
+        if source != i:
+            shares = source if ratio else None
+            made.append(Layer(i, LayerKind.WINDOW, (recent,), shares=shares))
             continue
         if not ratio:
             fields.fail("kv_source_layer_ids", f"holds {i}, which compresses nothing")
