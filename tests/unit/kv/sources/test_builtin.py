@@ -40,6 +40,11 @@ def test_a_built_in_model_costs_what_was_worked_out_for_it(row):
     assert (sum(map(bool, kept)), sum(kept)) == (layers, expected)
 
 
+def test_a_name_of_the_hub_may_have_a_context_of_its_own():
+    names = ("THUDM/glm-4-9b-chat-1m", "THUDM/chatglm3-6b", "THUDM/chatglm3-6b-128k")
+    assert [model_lookup.load(name).context_tokens for name in names] == [1048576, 8192, 131072]
+
+
 def test_nemotron_51b_has_fewer_kv_heads_in_some_layers():
     layers = model_lookup.load("llama-3.1-nemotron-51b").layers
     elements = [sum(tensor.elements_per_token for tensor in layer.tensors) for layer in layers]
@@ -71,7 +76,7 @@ def test_every_name_of_the_hub_resolves_to_the_layers_of_its_entry():
 
 def test_an_entry_tells_which_models_of_the_hub_it_stands_for():
     assert builtin.on_hub("qwen3-14b")[:2] == ("Qwen/Qwen3-14B", "Qwen/Qwen3-14B-Base")
-    assert builtin.on_hub("ministral-3-8b") == ()
+    assert builtin.on_hub("paligemma2-10b") == ()
     assert sum(len(builtin.on_hub(name)) for name in builtin.names()) == len(builtin.hub_names())
 
 

@@ -32,6 +32,36 @@ def test_a_head_dim_that_is_not_hidden_by_heads_wins():
     )
 
 
+def test_nemotron_may_name_its_head_dim_as_megatron_does():
+    # nvidia/Nemotron-Mini-4B-Instruct and Nemotron-4-Mini-Hindi-4B-Instruct.
+    file = {"num_hidden_layers": 32, "num_attention_heads": 24, "num_key_value_heads": 8}
+    named = model({"model_type": "nemotron", "hidden_size": 3072, "kv_channels": 128, **file})
+    assert shapes(named) == [(8, 128), (8, 128)]
+
+
+def test_nemotron_h_may_name_its_state_twice():
+    # nvidia/Nemotron-H-47B-Reasoning-128K.
+    file = {"model_type": "nemotron_h", "num_hidden_layers": 2, "hybrid_override_pattern": "M*"}
+    file |= {
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "hidden_size": 8192,
+        "n_groups": 8,
+    }
+    file |= {"mamba_num_heads": 256, "mamba_head_dim": 64, "conv_kernel": 4, "ssm_state_size": 256}
+    assert model({**file, "mamba_d_state": 256}).layers == model(file).layers
+    with pytest.raises(InputError, match="mamba_d_state"):
+        model({**file, "mamba_d_state": 128})
+
+
+def test_minimax_m2_attends_in_all_layers_though_it_has_fields_of_its_predecessor():
+    file = {"model_type": "minimax_m2", "num_hidden_layers": 2, "num_attention_heads": 48}
+    old = {"attn_type_list": [1, 1], "layernorm_linear_attention_beta": 1.0}
+    geometry = model({**file, "num_key_value_heads": 8, "hidden_size": 3072, **old})
+    assert kinds(geometry) == "FF"
+    assert shapes(geometry) == [(8, 128), (8, 128)]
+
+
 def test_a_fractional_head_dim_is_rounded_down_as_engines_do():
     geometry = model({**LLAMA, "num_attention_heads": 96})
     assert shapes(geometry)[0][1] == 42

@@ -166,7 +166,7 @@ _MHA_BY_DEFAULT = (
     " cohere ctrl data2vec-text deepseek deepseek_ocr2_text diffllama electra ernie evolla flex_olmo"
     " git gpt2 gpt_neox gpt_neox_japanese gptj granite granite4_vision_text granite_docling_text"
     " granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text internlm jais2"
-    " megatron-bert molmo2_text musicgen_decoder musicgen_melody_decoder nanochat nemotron olmo olmo2"
+    " megatron-bert molmo2_text musicgen_decoder musicgen_melody_decoder nanochat olmo olmo2"
     " olmoe openai-gpt opt orion persimmon phi phi-msft rembert roberta roberta-prelayernorm roc_bert"
     " roformer xlm-roberta xlm-roberta-xl xmod xverse"
     " PanguEmbedded TeleFLM param2moe step1 telechat telechat2 telechat3"
@@ -178,7 +178,7 @@ _FULL_MODELS = (
 )
 _FULL_128_MODELS = (
     "cosmos3_edge_text ernie4_5 glm glm4 helium hy_v3 hyperclovax internlm3 iquestcoder"
-    " minimax_m2 paddleocr_vl_text seed_oss solar_open"
+    " paddleocr_vl_text seed_oss solar_open"
 )
 # They state their layers one by one.
 _LISTED_MODELS = (
@@ -208,6 +208,12 @@ KEYS_AND_VALUES: dict[str, Family] = {
         ),
     ),
     **dict.fromkeys(_FULL_128_MODELS.split(), Family(defaults={"head_dim": 128})),
+    # The first MiniMax M2 kept two fields of its predecessor, whose layers were linear in part.
+    "minimax_m2": Family(
+        defaults={"head_dim": 128},
+        harmless=frozenset({"attn_type_list", "layernorm_linear_attention_beta"}),
+    ),
+    "nemotron": Family(names={"head_dim": ("head_dim", "kv_channels")}, mha_by_default=True),
     "llama": Family(
         defaults={"layers": 32, "heads": 32, "hidden": 4096, "context": 2048}, mha_by_default=True
     ),
@@ -447,7 +453,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         names={
             "head_dim": ("kv_channels",),
             "kv_heads": ("multi_query_group_num",),
-            "context": ("seq_length", "max_sequence_length"),
+            "context": ("seq_length", "max_sequence_length", "max_position_embeddings"),
         },
     ),
     "openelm": Family(

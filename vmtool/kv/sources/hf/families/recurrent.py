@@ -97,7 +97,7 @@ _NEMOTRON_H = Family(
         "ssm_heads": ("mamba_num_heads",),
         "ssm_head_dim": ("mamba_head_dim",),
         "ssm_groups": ("n_groups",),
-        "ssm_state": ("ssm_state_size",),
+        "ssm_state": ("ssm_state_size", "mamba_d_state"),
         "ssm_expand": ("expand",),
     },
     defaults={"head_dim": 128},
