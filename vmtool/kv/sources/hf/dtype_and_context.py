@@ -22,6 +22,8 @@ _DTYPES = {
 _CACHE_KEYS = ("kv_cache_scheme", "kv_cache_quant_algo")
 #: What vLLM's Quark takes scales from; the cache has the model's type without ``--kv-cache-dtype``.
 _OF_QUARK = ("kv_cache_group", "kv_cache_post_rope", "kv_cache_quant_config")
+#: Whether GPTQ, while it quantises the weights, keeps what a block gives for the next one.
+_OF_GPTQ = ("cache_block_outputs",)
 _OFF: tuple[Any, ...] = (None, False, "", "auto", {}, [])
 _NOT_UNDERSTOOD = "quantises the KV cache in a way that is not understood"
 _HINT = "remove it from a copy of the file, and give the format of the cache with --dtype"
@@ -76,7 +78,7 @@ def cache_dtype(configs: Iterable[Fields | None]) -> str | None:
         for key in part.all_keys():
             if (
                 "cache" in key
-                and key not in (*_CACHE_KEYS, *_OF_QUARK)
+                and key not in (*_CACHE_KEYS, *_OF_QUARK, *_OF_GPTQ)
                 and part.peek(key) not in _OFF
             ):
                 part.fail(key, _NOT_UNDERSTOOD, hint=_HINT)

@@ -68,6 +68,9 @@ def test_a_format_of_the_cache_that_is_not_understood_is_refused(key):
     # vLLM's Quark takes scales from this, and the model's type.
     quark = {"quant_method": "quark", "kv_cache_group": ["*k_proj"], "kv_cache_post_rope": True}
     assert model({**LLAMA, "quantization_config": quark}).cache_dtype is None
+    # GPTQ caches the outputs of blocks while it quantises them, and nothing afterwards.
+    gptq = {"quant_method": "gptq", "bits": 4, "cache_block_outputs": True}
+    assert model({**LLAMA, "quantization_config": gptq}).cache_dtype is None
 
 
 @pytest.mark.parametrize("key", ["cache_bits", "num_loops", "layer_reuse", "cross_layer_sharing"])

@@ -54,6 +54,51 @@ def test_nemotron_h_may_name_its_state_twice():
         model({**file, "mamba_d_state": 128})
 
 
+@pytest.mark.parametrize(
+    ("architecture", "fields", "dim"),
+    [
+        # tencent/Hunyuan-0.5B-Pretrain, without and with the other name alone.
+        ("hunyuan_v1_dense", {"head_dim": 128, "attention_head_dim": 128}, 128),
+        ("hunyuan_v1_dense", {"attention_head_dim": 128, "use_cla": False}, 128),
+        # allenai/OLMo-7B-0724-hf and OLMoE clip what they put into the cache.
+        ("olmo", {"clip_qkv": 8.0}, 64),
+        ("olmoe", {"clip_qkv": 8.0}, 64),
+        # PaddlePaddle/PaddleOCR-VL and baidu/ERNIE-4.5-VL-28B-A3B-Thinking have no text_config.
+        (
+            "paddleocr_vl",
+            {"compression_ratio": 1.0, "vision_config": {"num_attention_heads": 16}},
+            128,
+        ),
+        ("ernie4_5_moe_vl", {"spatial_conv_size": 2, "temporal_conv_size": 2}, 64),
+    ],
+)
+def test_fields_of_published_files_that_leave_the_cache_as_it_is(architecture, fields, dim):
+    file = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2}
+    geometry = model({"model_type": architecture, "hidden_size": 512, **file, **fields})
+    assert (kinds(geometry), shapes(geometry)) == ("FF", [(2, dim), (2, dim)])
+
+
+def test_hunyuan_names_its_head_dim_twice_and_not_in_two_ways():
+    file = {"model_type": "hunyuan_v1_dense", "num_hidden_layers": 2, "num_attention_heads": 8}
+    with pytest.raises(InputError, match="attention_head_dim: is 128, but head_dim is 32"):
+        model({**file, "hidden_size": 512, "head_dim": 32, "attention_head_dim": 128})
+
+
+def test_moonshine_pads_its_heads_outside_the_cache():
+    # UsefulSensors/moonshine-base; transformers pads what the cache returned.
+    file = {"model_type": "moonshine", "hidden_size": 416, "max_position_embeddings": 194}
+    padded = model({**file, "pad_head_dim_to_multiple_of": 8})
+    assert padded.layers == model(file).layers
+    assert shapes(padded)[0] == (8, 52)
+
+
+def test_umt5_is_known_without_its_type():
+    # google/umt5-small states none.
+    file = {"num_heads": 6, "num_layers": 8, "d_model": 512, "d_kv": 64}
+    untyped = model({"architectures": ["UMT5ForConditionalGeneration"], **file})
+    assert untyped.layers == model({"model_type": "umt5", **file}).layers
+
+
 def test_minimax_m2_attends_in_all_layers_though_it_has_fields_of_its_predecessor():
     file = {"model_type": "minimax_m2", "num_hidden_layers": 2, "num_attention_heads": 48}
     old = {"attn_type_list": [1, 1], "layernorm_linear_attention_beta": 1.0}

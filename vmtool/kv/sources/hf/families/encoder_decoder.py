@@ -173,7 +173,8 @@ ENCODER_DECODER: dict[str, Family] = {
             },
             defaults={"frames": 512},
             mha_by_default=True,
-            harmless=_HARMLESS,
+            # Keys and values are padded after they have been put into the cache.
+            harmless=_HARMLESS | {"pad_head_dim_to_multiple_of"},
         ),
     ),
 }

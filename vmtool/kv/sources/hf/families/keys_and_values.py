@@ -165,12 +165,13 @@ _MHA_BY_DEFAULT = (
     "apertus apertus1p5_text aquila arcee aria_text baichuan biogpt bloom camembert chameleon codegen"
     " cohere ctrl data2vec-text deepseek deepseek_ocr2_text diffllama electra ernie evolla flex_olmo"
     " git gpt2 gpt_neox gpt_neox_japanese gptj granite granite4_vision_text granite_docling_text"
-    " granitemoe granitemoeshared hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text internlm jais2"
-    " megatron-bert molmo2_text musicgen_decoder musicgen_melody_decoder nanochat olmo olmo2"
-    " olmoe openai-gpt opt orion persimmon phi phi-msft rembert roberta roberta-prelayernorm roc_bert"
+    " granitemoe granitemoeshared internlm jais2"
+    " megatron-bert molmo2_text musicgen_decoder musicgen_melody_decoder nanochat olmo2"
+    " openai-gpt opt orion persimmon phi phi-msft rembert roberta roberta-prelayernorm roc_bert"
     " roformer xlm-roberta xlm-roberta-xl xmod xverse"
     " PanguEmbedded TeleFLM param2moe step1 telechat telechat2 telechat3"
 )
+_HUNYUAN_MODELS = "hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text"
 _BERT_MODELS = "bert bert-generation big_bird blip_text_model"
 _FULL_MODELS = (
     "bailing_moe bailing_moe_v2 bitnet emu3_text_model ernie4_5_moe ernie4_5_vl_moe_text exaone"
@@ -195,7 +196,18 @@ KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(
         _BERT_MODELS.split(), Family(mha_by_default=True, harmless=frozenset({"attention_type"}))
     ),
+    # What they clip are the values of queries, keys and values.
+    **dict.fromkeys(
+        ("olmo", "olmoe"), Family(mha_by_default=True, harmless=frozenset({"clip_qkv"}))
+    ),
+    **dict.fromkeys(
+        _HUNYUAN_MODELS.split(),
+        Family(names={"head_dim": ("head_dim", "attention_head_dim")}, mha_by_default=True),
+    ),
     **dict.fromkeys(_FULL_MODELS.split(), Family()),
+    # The convolutions of ERNIE 4.5 VL are between its images and its layers.
+    "ernie4_5_moe_vl": Family(harmless=frozenset({"spatial_conv_size", "temporal_conv_size"})),
+    "paddleocr_vl": Family(defaults={"head_dim": 128}, harmless=frozenset({"compression_ratio"})),
     **dict.fromkeys(
         _LISTED_MODELS.split(),
         Family(
