@@ -17,7 +17,6 @@ SUB_BUCKET_BITS: Final = 6
 _SUB_BUCKETS: Final = 1 << SUB_BUCKET_BITS
 _VALUE_BITS: Final = 63
 _BUCKETS: Final = (_VALUE_BITS - SUB_BUCKET_BITS + 1) << SUB_BUCKET_BITS
-_MAX_VALUE: Final = (1 << _VALUE_BITS) - 1
 #: How many samples a histogram that sorts them in batches keeps.
 _BATCH: Final = 4096
 

@@ -255,9 +255,8 @@ def _line(counters: Sample | None) -> str:
 
 def _run_program(asked: InspectCommand, options: InspectOptions, output: Output) -> int:
     """Start a command, watch it to its end, and return its exit code."""
-    # All that takes time comes before the start, so that the first sample follows it at once: what
-    # the watch will import as well, and the name of the user.
-    import vmtool.cli.streams  # noqa: F401
+    # All that takes time comes before the start, so that the first sample follows it at once: the
+    # imports, and the name of the user.
     from vmtool.cli.interrupt import watch_signals
     from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_pids
     from vmtool.machine import read_facts
@@ -273,7 +272,7 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     with closing(open_process(os.getpid())) as own:
         own.identity()
     with watch_signals() as interruption:
-        child = start_program(asked.program, interruption)
+        child = _start_program(asked.program, interruption)
         if isinstance(child, int):
             return child
         try:
@@ -349,7 +348,7 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def start_program(program: tuple[str, ...], interruption: Interruption) -> WatchedProgram | int:
+def _start_program(program: tuple[str, ...], interruption: Interruption) -> WatchedProgram | int:
     """Start a command; where that fails, say so and return the exit code."""
     try:
         return WatchedProgram(program, interruption)

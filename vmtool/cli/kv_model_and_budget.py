@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.options import (
-    COUNT,
-    SIZE_OR_ZERO,
-)
+from vmtool.cli.options import COUNT, SIZE_OR_ZERO, BackingName
 from vmtool.errors import RefusedError, UnavailableError, UsageError
 from vmtool.units import MIB, SIZES_HINT, format_size, parse_percent, parse_size
 
@@ -292,7 +289,6 @@ def _available() -> int:
 
 
 def _device_free(name: str) -> tuple[int, str]:
-    from vmtool.cli.options import BackingName
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.memory.backing_by_name import device_ordinal
     from vmtool.memory.cuda.devices import device

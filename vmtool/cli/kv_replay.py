@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from vmtool.cli.kv_model_and_budget import BLOCK, IN_FLIGHT, MODEL_OPTIONS, POLICY, RESERVE
-from vmtool.cli.kv_replay_request import ReplayOptions
+from vmtool.cli.kv_model_and_budget import (
+    BLOCK,
+    GIVEN,
+    IN_FLIGHT,
+    MODEL_OPTIONS,
+    POLICY,
+    RESERVE,
+    read_memory,
+)
+from vmtool.cli.kv_replay_request import (
+    ReplayOptions,
+    choose_budget,
+    load_options_model,
+    open_chosen,
+)
 from vmtool.cli.options import (
     COUNT,
     SIZE,
@@ -290,9 +303,7 @@ class _Run:
 
     def run(self) -> int:
         from vmtool.cli.interrupt import watch_signals
-        from vmtool.cli.kv_model_and_budget import GIVEN, read_memory
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
-        from vmtool.cli.kv_replay_request import choose_budget, load_options_model, open_chosen
 
         options = self._options
         memory = None if options.budget is None else read_memory(options.budget)

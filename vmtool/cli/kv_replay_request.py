@@ -102,7 +102,7 @@ class ReplayOptions:
         return Trace(**self.trace_arguments())
 
     def trace_arguments(self) -> dict[str, Any]:
-        """Return the arguments of :class:`vmtool.kv.traces.Trace`."""
+        """Return the arguments of :class:`vmtool.kv.traces.trace.Trace`."""
         return {
             "name": self.trace,
             "seed": self.seed,

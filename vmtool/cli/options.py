@@ -243,7 +243,7 @@ class BackingName(click.ParamType[str]):
         return f"cuda:{device}"
 
 
-class HugePages(click.ParamType[int]):
+class _HugePages(click.ParamType[int]):
     """Bytes of reserved huge pages, or 0 for transparent ones, which have no size to choose."""
 
     name = "size"
@@ -405,7 +405,7 @@ def _split_huge(ctx: click.Context, _param: click.Parameter, value: int | None) 
 #: ``--huge``: gives the command ``huge`` and ``huge_page_bytes``, as ``open_backing`` has them.
 huge_option: Final = click.option(
     "--huge",
-    type=HugePages(),
+    type=_HugePages(),
     is_flag=False,
     flag_value=_TRANSPARENT,
     callback=_split_huge,

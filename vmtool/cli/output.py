@@ -95,11 +95,11 @@ class Output:
             to_text(result_console(lines))
             file.writelines(f"{line.rstrip()}\n" for line in lines.getvalue().splitlines())
 
-        write_result(self.path, print_text)
+        _write_result(self.path, print_text)
 
     def write(self, text: str) -> None:
         """Write *text* in place of a report."""
-        write_result(self.path, lambda file: file.write(text))
+        _write_result(self.path, lambda file: file.write(text))
 
     def save(self, path: str | None, make: Callable[[], str], *, whole: bool = False) -> None:
         """Write a file beside the result, if requested.
@@ -111,7 +111,7 @@ class Output:
         """
         if path is not None:
             text = make()
-            write_result(path, lambda file: file.write(text), whole=text if whole else None)
+            _write_result(path, lambda file: file.write(text), whole=text if whole else None)
 
     @property
     def unwritten(self) -> bool:
@@ -139,7 +139,7 @@ def _document(result: Any) -> str:
     return encode(result, document_of(result).head(command_line()))
 
 
-def write_result(
+def _write_result(
     path: str, write: Callable[[IO[str]], object], *, whole: str | None = None
 ) -> None:
     """Write a file or stdout. If that fails, say so; the command goes on, and its exit code is 1.

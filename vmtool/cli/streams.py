@@ -35,7 +35,7 @@ def tell(*lines: str) -> None:
     stays one line. Where stderr takes nothing it is lost: the exit code says the same.
     """
     shown = [printable(line) for line in lines]
-    if on_terminal(sys.stderr):
+    if _on_terminal(sys.stderr):
         import shutil
         import textwrap
 
@@ -54,7 +54,7 @@ def tell(*lines: str) -> None:
         click.echo("\n".join(shown), err=True)
 
 
-def on_terminal(stream: IO[str] | None) -> bool:
+def _on_terminal(stream: IO[str] | None) -> bool:
     """Return whether *stream* is shown to a person; ``None``, a closed one, is not."""
     return stream is not None and stream.isatty()
 
@@ -69,7 +69,7 @@ def progress_line(
         quiet: Show none.
         every_ns: The time from one to the next; 0 shows each, for a run with few.
     """
-    if quiet or not on_terminal(sys.stderr):
+    if quiet or not _on_terminal(sys.stderr):
         yield lambda _make_text: None
         return
     due = monotonic_ns() + every_ns  # what is done at once needs no progress

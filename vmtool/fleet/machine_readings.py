@@ -84,7 +84,7 @@ def read_document(document: Mapping[str, Any], host: str, source: str) -> Machin
     """Return what *document* says.
 
     Args:
-        document: As :func:`checked` returns it.
+        document: As ``result_files.checked`` returns it.
         host: The machine, if the document does not say it.
         source: Where it came from.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vmtool.results.inspect import LimitUse
 
 #: The counters that can grow without end, by the name that reports and conditions use.
-COUNTERS: Final = {
+_COUNTERS: Final = {
     field.name.removesuffix("_bytes").removesuffix("_ns").replace("_", "-"): field.name
     for field in fields(Sample)
     if field.name != "at_ns"
@@ -59,9 +59,9 @@ def trends(
     read_at = read_at or {}
     known = [limit for limit in limits if limit.soft is not None]
     found = (
-        trend(
+        _trend(
             field.name,
-            fresh(field.name, samples, read_at),
+            _fresh(field.name, samples, read_at),
             _first_limit(field.name, known),
         )
         for field in fields(Sample)
@@ -70,7 +70,7 @@ def trends(
     return tuple(each for each in found if each is not None)
 
 
-def fresh(
+def _fresh(
     counter: str, samples: Sequence[Sample], read_at: Mapping[str, Collection[int]]
 ) -> Sequence[Sample]:
     """Return the *samples* with a new reading of *counter*; see :func:`trends`."""
@@ -78,7 +78,7 @@ def fresh(
     return samples if moments is None else [s for s in samples if s.at_ns in moments]
 
 
-def trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None) -> Trend | None:
+def _trend(counter: str, samples: Sequence[Sample], limit: LimitUse | None = None) -> Trend | None:
     """Return the trend of one counter; ``None`` where it never changed or has too few samples."""
     points = [
         (sample.at_ns / 1e9, float(value))
@@ -160,15 +160,15 @@ def parse_condition(text: str) -> CounterCondition:
     """
     figure, operator, bound = split_condition(text, "resident.slope<1MiB/min")
     name, _, kind = figure.partition(".")
-    counter = COUNTERS.get(name)
+    counter = _COUNTERS.get(name)
     if counter is None or (kind and kind not in _FIGURES):
         from difflib import get_close_matches
 
-        near = get_close_matches(name, COUNTERS, n=1) or [name if counter else "resident"]
+        near = get_close_matches(name, _COUNTERS, n=1) or [name if counter else "resident"]
         raise UsageError(
             f"{text!r}: {figure!r} is neither a counter nor the .max or .slope of one",
             hint=f"did you mean {near[0]}{f'.{kind}' if kind in _FIGURES else ''}? "
-            f"The counters are {', '.join(COUNTERS)}",
+            f"The counters are {', '.join(_COUNTERS)}",
         )
     value, slash, per = (part.strip() for part in bound.partition("/"))
     if (kind == "slope") != bool(slash) or (slash and per not in _PER_S):
@@ -206,7 +206,7 @@ def evaluate(
     """
     if condition.figure == "slope":
         of_program = samples if since is None else since
-        samples = fresh(condition.counter, of_program, read_at or {})
+        samples = _fresh(condition.counter, of_program, read_at or {})
     values = [v for s in samples if (v := getattr(s, condition.counter)) is not None]
     name = f"assert {condition.text}"
     limit: dict[str, Value] = {"limit": condition.value, "unit": condition.unit}
@@ -216,7 +216,7 @@ def evaluate(
     if condition.figure != "slope":
         value = max(values) if condition.figure == "max" else values[-1]
         return Check(name, CheckOutcome.of(condition.holds(value)), {"value": value, **limit})
-    found = trend(condition.counter, samples)
+    found = _trend(condition.counter, samples)
     if found is None and len(values) < _LEAST_SAMPLES:
         few: dict[str, Value] = {"reason": "too few samples", "samples": len(values)}
         return Check(name, CheckOutcome.NOT_DONE, {**few, "needed": _LEAST_SAMPLES})

@@ -118,7 +118,7 @@ def read_device_facts(info: DeviceInfo) -> DeviceFacts:
         mps=mps,
         compute_mode=COMPUTE_MODES.get(-1 if mode is None else mode),
         persistence=None if managed is None else managed.persistence,
-        binding_ns=binding_ns(),
+        binding_ns=_binding_ns(),
         attributes=attributes,
     )
 
@@ -127,7 +127,7 @@ def _flag(value: int | None) -> bool | None:
     return None if value is None else bool(value)
 
 
-def binding_ns() -> int:
+def _binding_ns() -> int:
     """Return what Python and the binding add to each driver call: the median of the cheapest one.
 
     Raises:

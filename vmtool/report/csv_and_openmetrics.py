@@ -90,7 +90,7 @@ def _counter_row(record: str, point: Checkpoint, counter: str, statistic: str, v
 
 def stress_metrics(result: StressResult) -> str:
     """Return medians, percentiles, rates and checks as OpenMetrics text."""
-    metrics = Metrics()
+    metrics = _Metrics()
     backing = result.settings.backing
     for method in result.methods:
         labels = {"backing": backing, "method": method.method}
@@ -121,7 +121,7 @@ def process_metrics(
     process: ProcessIdentity | None, sample: Sample | None, limits: Iterable[LimitUse]
 ) -> str:
     """Return the counters of *sample* and the limits as OpenMetrics text."""
-    metrics = Metrics()
+    metrics = _Metrics()
     if process is None or sample is None:
         return metrics.text()
     who = {"pid": process.pid, "name": process.name}
@@ -261,7 +261,7 @@ def csv_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return printable_lines(file.getvalue())
 
 
-class Metrics:
+class _Metrics:
     """Gauges, each family kept together as the format wants."""
 
     def __init__(self) -> None:

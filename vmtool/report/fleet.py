@@ -64,7 +64,7 @@ def to_text(result: FleetResult, console: Console, *, everything: bool = False) 
 def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]:
     yield paragraph(answer_text(result), style="bold")
     for group in result.groups:
-        yield paragraph(group_text(group))
+        yield paragraph(_group_text(group))
     lines = list(_findings(result))
     if lines:
         yield ""
@@ -75,10 +75,10 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
     for group in result.groups:
         if not group.decided and group.facts and len(group.hosts) > 1:
             yield ""
-            yield paragraph(f"Facts that differ in {group_name(group)}:")
+            yield paragraph(f"Facts that differ in {_group_name(group)}:")
             yield table(
                 ("fact", "values"),
-                fact_rows(group, most=None if everything else _MOST_VALUES),
+                _fact_rows(group, most=None if everything else _MOST_VALUES),
                 left=2,
             )
     if result.problems:
@@ -90,7 +90,7 @@ def _parts(result: FleetResult, *, everything: bool) -> Iterator[RenderableType]
     if everything:
         for group in result.groups:
             yield ""
-            yield paragraph(f"Machines of {group_name(group)}:")
+            yield paragraph(f"Machines of {_group_name(group)}:")
             yield _machines(group)
 
 
@@ -101,11 +101,11 @@ def answer_text(result: FleetResult) -> str:
     judged = sum(group.judged for group in result.groups)
     parts = []
     if result.failed:
-        parts.append(f"failed checks on {named_hosts(result.failed)}")
+        parts.append(f"failed checks on {_named_hosts(result.failed)}")
     if hosts:
         verb = "differs" if len(hosts) == 1 else "differ"
         of = count_of(result.machines, "machine")
-        parts.append(f"{len(hosts):,} of {of} {verb}: {named_hosts(hosts)}")
+        parts.append(f"{len(hosts):,} of {of} {verb}: {_named_hosts(hosts)}")
     if splits:
         parts.append(
             f"{count_of(splits, 'group')} {'splits' if splits == 1 else 'split'} into parts"
@@ -132,13 +132,13 @@ def _alike(judged: int, *, baseline: bool) -> str:
     return f"all {judged:,} machines are alike"
 
 
-def named_hosts(hosts: Sequence[str], most: int = 5) -> str:
+def _named_hosts(hosts: Sequence[str], most: int = 5) -> str:
     """Return the names of the first *most* hosts, and how many more there are."""
     more = f" and {len(hosts) - most:,} more" if len(hosts) > most else ""
     return ", ".join(hosts[:most]) + more
 
 
-def group_name(group: Group) -> str:
+def _group_name(group: Group) -> str:
     """Return what the machines of a group have in common."""
     known = group.alike
     parts = [
@@ -157,18 +157,18 @@ def not_saved(group: Group, baseline: FleetBaseline) -> str | None:
     saved = next((g for g in baseline.groups if dict(g.alike) == dict(group.alike)), None)
     if saved is None:
         why = _UNDECIDED.get(group.undecided, "each of its measures splits it into parts")
-        return f"{group_name(group)} is not saved: {why}"
+        return f"{_group_name(group)} is not saved: {why}"
     if group.splits:
         count = count_of(len(group.splits), "measure")
-        return f"{group_name(group)} is saved without {count} that split it into parts"
+        return f"{_group_name(group)} is saved without {count} that split it into parts"
     return None
 
 
-def group_text(group: Group) -> str:
+def _group_text(group: Group) -> str:
     """Return a line about a group."""
     split = {each.measure for each in group.splits}
     tested = [spread for spread in group.spreads if spread.tested]
-    text = f"{count_of(len(group.hosts), 'machine')} ({group_name(group)})"
+    text = f"{count_of(len(group.hosts), 'machine')} ({_group_name(group)})"
     if group.unnamed:
         known = "is known" if len(group.unnamed) == 1 else "are known"
         count = f"{len(group.unnamed):,} {known} by file name only"
@@ -189,10 +189,10 @@ def group_text(group: Group) -> str:
 
 def _findings(result: FleetResult) -> Iterator[str]:
     for group in result.groups:
-        yield from finding_lines(group)
+        yield from _finding_lines(group)
 
 
-def finding_lines(group: Group) -> Iterator[str]:
+def _finding_lines(group: Group) -> Iterator[str]:
     """Yield a line for each way in which a group splits, then for each machine that differs."""
     yield from _split_lines(group)
     for _, found in groupby(group.outliers, key=lambda outlier: outlier.host):
@@ -202,18 +202,18 @@ def finding_lines(group: Group) -> Iterator[str]:
 def _host_lines(outliers: Sequence[Outlier]) -> Iterator[str]:
     first = outliers[0]
     outliers = sorted(outliers, key=lambda each: not each.measure.endswith("median_ns"))
-    text = f"{first.host}: {'; '.join(difference(outlier) for outlier in outliers[:3])}"
+    text = f"{first.host}: {'; '.join(_difference(outlier) for outlier in outliers[:3])}"
     if len(outliers) > 3:
         text += f"; and {count_of(len(outliers) - 3, 'more measure')}"
-    yield f"{text}. {why_text(first.reasons)}"
+    yield f"{text}. {_why_text(first.reasons)}"
 
 
-def difference(outlier: Outlier) -> str:
+def _difference(outlier: Outlier) -> str:
     """Return how a machine differs, such as ``stress.fixed.commit.median_ns 2.1x slower``."""
     name = outlier.measure
     if outlier.ratio is None:
         return (
-            f"{name} {value_text(name, outlier.value)}, usually {value_text(name, outlier.usual)}"
+            f"{name} {_value_text(name, outlier.value)}, usually {_value_text(name, outlier.usual)}"
         )
     ratio = outlier.ratio
     word = "higher" if ratio > 1 else "lower"
@@ -221,10 +221,10 @@ def difference(outlier: Outlier) -> str:
         word = "slower" if ratio > 1 else "faster"
     elif name.endswith("_per_s"):
         word = "faster" if ratio > 1 else "slower"
-    return f"{name} {max(ratio, 1 / ratio):.2f}x {word} ({value_text(name, outlier.value)})"
+    return f"{name} {max(ratio, 1 / ratio):.2f}x {word} ({_value_text(name, outlier.value)})"
 
 
-def why_text(reasons: Sequence[Reason], *, several: bool = False) -> str:
+def _why_text(reasons: Sequence[Reason], *, several: bool = False) -> str:
     """Return which facts separate a machine, or with *several* machines, from the others."""
     them = "them" if several else "it"
     unique = [reason for reason in reasons if reason.separation > 1 - 1e-9]
@@ -248,16 +248,16 @@ def _split_lines(group: Group) -> Iterator[str]:
         # The same one as in the result where several are as large: it alone has no reasons.
         most = max(parts, key=lambda part: len(part.hosts))
         fewer = sorted((p for p in parts if p is not most), key=lambda part: len(part.hosts))
-        sizes = [f"{len(part.hosts):,} machines ({named_hosts(part.hosts)})" for part in fewer]
+        sizes = [f"{len(part.hosts):,} machines ({_named_hosts(part.hosts)})" for part in fewer]
         text = f"{_part_count(len(parts))}, {', '.join(sizes)} and {len(most.hosts):,} others: "
         order = [part.hosts for part in (*fewer, most)]
         text += "; ".join(_split_text(split, order) for split in splits[:3])
         if len(splits) > 3:
             text += f"; and {count_of(len(splits) - 3, 'more measure')}"
-        why = [why_text(part.reasons, several=True) for part in fewer]
+        why = [_why_text(part.reasons, several=True) for part in fewer]
         if len(why) > 1:
             why = [
-                f"{named_hosts(part.hosts, 1)}: {each[0].lower()}{each[1:]}"
+                f"{_named_hosts(part.hosts, 1)}: {each[0].lower()}{each[1:]}"
                 for part, each in zip(fewer, why, strict=True)
             ]
         yield f"{text}. {'. '.join(why)}"
@@ -270,13 +270,13 @@ def _part_count(number: int) -> str:
 def _split_text(split: Split, order: Sequence[tuple[str, ...]]) -> str:
     """Return what is usual in each part, in the *order* of their hosts."""
     usual = {part.hosts: part.usual for part in split.parts}
-    *before, last = (value_text(split.measure, usual[hosts]) for hosts in order)
+    *before, last = (_value_text(split.measure, usual[hosts]) for hosts in order)
     least, most = min(usual.values()), max(usual.values())
     ratio = f" ({most / least:.2f}x)" if least > 0 else ""
     return f"{split.measure} {', '.join(before)} and {last}{ratio}"
 
 
-def value_text(measure: str, value: float) -> str:
+def _value_text(measure: str, value: float) -> str:
     """Return *value* with the unit of its measure."""
     if measure.endswith("_ns"):
         return format_duration(value)
@@ -290,7 +290,7 @@ def value_text(measure: str, value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def fact_rows(group: Group, *, most: int | None = _MOST_VALUES) -> list[tuple[str, str]]:
+def _fact_rows(group: Group, *, most: int | None = _MOST_VALUES) -> list[tuple[str, str]]:
     """Return the facts that differ in a group, each with at most *most* of its values."""
     rows = []
     for fact in group.facts:
@@ -311,22 +311,22 @@ def _machines(group: Group) -> RenderableType:
 
 def _cell(spread: Spread, at: int) -> str:
     value = spread.values[at]
-    return "" if value is None else value_text(spread.measure, value)
+    return "" if value is None else _value_text(spread.measure, value)
 
 
 def to_markdown(result: FleetResult) -> str:
     """Return the report as Markdown."""
     lines = [f"**{answer_text(result)}**", ""]
-    lines += [f"* {_escaped(group_text(group))}" for group in result.groups]
+    lines += [f"* {_escaped(_group_text(group))}" for group in result.groups]
     findings = list(_findings(result))
     if findings:
         lines += ["", *(f"* {_escaped(line)}" for line in findings)]
     for group in result.groups:
         if group.facts:
-            lines += ["", f"Facts that differ in {_escaped(group_name(group))}:", ""]
+            lines += ["", f"Facts that differ in {_escaped(_group_name(group))}:", ""]
             lines += ["| fact | values |", "|---|---|"]
             lines += [
-                f"| {_escaped(fact)} | {_escaped(values)} |" for fact, values in fact_rows(group)
+                f"| {_escaped(fact)} | {_escaped(values)} |" for fact, values in _fact_rows(group)
             ]
     if result.problems:
         lines += ["", "| source | problem |", "|---|---|"]
@@ -369,8 +369,8 @@ def _group_section(group: Group) -> Markup:
     named: dict[str, list[str]] = {}
     for outlier in group.outliers:
         named.setdefault(outlier.measure, []).append(outlier.host)
-    findings = list(finding_lines(group))
-    content = [tag("p", group_text(group))]
+    findings = list(_finding_lines(group))
+    content = [tag("p", _group_text(group))]
     if findings:
         content.append(tag("ul", *(tag("li", line) for line in findings)))
     # What differs stands first.
@@ -378,8 +378,8 @@ def _group_section(group: Group) -> Markup:
     content.append(grid([_figure(s, group.hosts, named.get(s.measure, [])) for s in spreads]))
     if group.facts:
         content.append(tag("h3", "Facts that differ"))
-        content.append(fact_table(fact_rows(group, most=2 * _MOST_VALUES)))
-    return section(group_name(group), *content)
+        content.append(fact_table(_fact_rows(group, most=2 * _MOST_VALUES)))
+    return section(_group_name(group), *content)
 
 
 def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
@@ -387,7 +387,7 @@ def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Marku
     if not values:
         return join()
     low, high, usual = (
-        value_text(spread.measure, value) for value in (min(values), max(values), spread.usual)
+        _value_text(spread.measure, value) for value in (min(values), max(values), spread.usual)
     )
     words = f"{low} to {high}, usually {usual}" if low != high else f"{low} everywhere"
     if spread.tested and spread.logarithmic:
@@ -397,12 +397,12 @@ def _figure(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Marku
     lines = [tag("div", words, class_="soft")]
     if named:
         lines.append(
-            tag("div", tag("strong", "Outliers: ", class_="bad"), named_hosts(named, _NAMED))
+            tag("div", tag("strong", "Outliers: ", class_="bad"), _named_hosts(named, _NAMED))
         )
-    return figure(spread.measure, join(histogram(spread, hosts, named), *lines))
+    return figure(spread.measure, join(_histogram(spread, hosts, named), *lines))
 
 
-def histogram(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
+def _histogram(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Markup:
     """Return how many machines have which values; bars with an outlier look different."""
     known = {host: v for host, v in zip(hosts, spread.values, strict=True) if v is not None}
     low, high = min(known.values()), max(known.values())
@@ -415,9 +415,9 @@ def histogram(spread: Spread, hosts: Sequence[str], named: Sequence[str]) -> Mar
     drawn = []
     for at, here in enumerate(bars):
         if here:
-            ends = [value_text(spread.measure, low + step * (at + more)) for more in (0, 1)]
+            ends = [_value_text(spread.measure, low + step * (at + more)) for more in (0, 1)]
             height = max(_HIGH * len(here) / most, 1.5)
-            words = f"{count_of(len(here), 'machine')}, {' to '.join(ends)}: {named_hosts(here)}"
+            words = f"{count_of(len(here), 'machine')}, {' to '.join(ends)}: {_named_hosts(here)}"
             style = "first" if set(here).isdisjoint(named) else "second"
             drawn.append(
                 tag(

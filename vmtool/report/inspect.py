@@ -95,7 +95,7 @@ def _parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
         yield from _trend_table(result)
     if result.reservations:
         yield ""
-        yield from reservation_parts(result, width)
+        yield from _reservation_parts(result, width)
     if result.devices:
         yield ""
         for text in describe_devices(result.devices):
@@ -234,7 +234,7 @@ def _verdict(trend: Trend) -> str:
     return "small" if trend.growth < trend.growth_least else "slowing"
 
 
-def reservation_parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
+def _reservation_parts(result: InspectResult, width: int) -> Iterator[RenderableType]:
     """Yield the tables of the reservations, as wide as *width* allows."""
     addresses = width >= _WITH_ADDRESSES
     headings, rows = reservation_table(result.reservations)

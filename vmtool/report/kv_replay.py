@@ -64,7 +64,7 @@ def _key(result: ReplayResult) -> str:
     return text
 
 
-def percent(part: float) -> str:
+def _percent(part: float) -> str:
     """Return *part* of 1 as a percentage."""
     return f"{100 * part:.1f} %"
 
@@ -150,8 +150,8 @@ def facts(result: ReplayResult) -> Iterator[tuple[str, str]]:
     """Yield the facts of a replay: names and sentences."""
     usage, done, requests = result.usage, result.operations, result.requests
     memory = "committed and pooled memory" if result.settings.retain_bytes else "committed memory"
-    yield "waste", f"{percent(usage.waste)} of {memory} holds no tokens, on average"
-    mean, most = percent(usage.fragmentation), percent(usage.peak_fragmentation)
+    yield "waste", f"{_percent(usage.waste)} of {memory} holds no tokens, on average"
+    mean, most = _percent(usage.fragmentation), _percent(usage.peak_fragmentation)
     yield "fragmentation", f"{mean} of {memory} is unused by any sequence (peak {most})"
     yield "requests", ", ".join(_outcomes(result))
     yield "refused", _refusals(result)
@@ -218,7 +218,7 @@ def _refusals(result: ReplayResult) -> str:
 
 def _cache_text(cache: PrefixCache) -> str:
     return (
-        f"hit rate {percent(cache.hit_rate)} ({cache.saved_tokens:,} tokens not prefilled);"
+        f"hit rate {_percent(cache.hit_rate)} ({cache.saved_tokens:,} tokens not prefilled);"
         f" {format_size(cache.reused_bytes)} of kept memory used again,"
         f" {format_size(cache.evicted_bytes)} evicted"
     )
@@ -379,8 +379,8 @@ def compare_cells(row: ComparedReplay, names: Sequence[str]) -> list[str]:
         f"{result.requests.finished:,}",
         format_size(usage.charged.peak_bytes),
         format_size(usage.charged.mean_bytes),
-        percent(usage.waste),
-        percent(usage.fragmentation),
+        _percent(usage.waste),
+        _percent(usage.fragmentation),
         f"{result.peak_sequences:,}",
         "" if wait is None else format_duration(wait),
         f"{result.requests.preemptions:,}",

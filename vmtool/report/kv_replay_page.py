@@ -47,12 +47,12 @@ A point of a chart is the maximum over its stretch of time; the band goes from t
 time is that of the trace, not of the machine.
 """
 #: Why a result is not complete, if nothing else is the reason.
-INTERRUPTED: Final = "interrupted (everything was released)"
+_INTERRUPTED: Final = "interrupted (everything was released)"
 
 
 def to_html(result: ReplayResult, command: Sequence[str]) -> str:
     """Return the page of one replay that *command* made."""
-    return replay_page(
+    return _replay_page(
         result,
         answer_text(result),
         tag("p", settings_text(result.settings)),
@@ -73,18 +73,18 @@ def to_html(result: ReplayResult, command: Sequence[str]) -> str:
         command=command,
         real=result.real,
         about=result.settings.model,
-        incomplete=INTERRUPTED if result.accident is None else "ended early",
+        incomplete=_INTERRUPTED if result.accident is None else "ended early",
     )
 
 
-def replay_page(
+def _replay_page(
     result: ReplayResult | ReplayComparison,
     verdict: str,
     *body: str,
     command: Sequence[str],
     real: RealRun | None,
     about: str,
-    incomplete: str = INTERRUPTED,
+    incomplete: str = _INTERRUPTED,
 ) -> str:
     """Return the page of one replay or of several.
 
@@ -127,7 +127,7 @@ def compare_html(result: ReplayComparison, command: Sequence[str]) -> str:
         for index, row in enumerate(rows)
     ]
     charts = [
-        figure(", ".join(row.labels.values()), timeline(row.result))
+        figure(", ".join(row.labels.values()), _timeline(row.result))
         for row in rows
         if row.result is not None
     ]
@@ -136,7 +136,7 @@ def compare_html(result: ReplayComparison, command: Sequence[str]) -> str:
         for row in rows
         if row.impossible
     ]
-    return replay_page(
+    return _replay_page(
         result,
         compare_answer(result),
         section(
@@ -144,10 +144,10 @@ def compare_html(result: ReplayComparison, command: Sequence[str]) -> str:
             page_table([", ".join(axes), *names], cells),
             *problems,
         ),
-        section("Live and committed over simulated time", chart_key(), grid(charts)),
+        section("Live and committed over simulated time", _chart_key(), grid(charts)),
         command=command,
         real=None,
-        incomplete=result.problem or INTERRUPTED,
+        incomplete=result.problem or _INTERRUPTED,
         about=f"{len(rows)} combinations of {', '.join(axes)}" if axes else "",
     )
 
@@ -167,10 +167,10 @@ def _charts(result: ReplayResult) -> Markup:
         _range(points, lambda point: (point.reserved_min_bytes, point.reserved_max_bytes)),
     )
     return join(
-        chart_key(),
+        _chart_key(),
         grid(
             [
-                figure("Live and committed", timeline(result)),
+                figure("Live and committed", _timeline(result)),
                 figure("Sequences", sequences),
                 figure("Reserved", reserved),
             ]
@@ -178,7 +178,7 @@ def _charts(result: ReplayResult) -> Markup:
     )
 
 
-def chart_key() -> Markup:
+def _chart_key() -> Markup:
     """Return what the colours of the charts mean."""
     return tag(
         "p",
@@ -190,7 +190,7 @@ def chart_key() -> Markup:
     )
 
 
-def timeline(result: ReplayResult) -> Markup:
+def _timeline(result: ReplayResult) -> Markup:
     """Return the chart of live and committed bytes."""
     points, budget = result.timeline, result.settings.budget_bytes
     lines = [

@@ -96,7 +96,7 @@ class EntryCount:
 
 
 #: The entries of a range that has none.
-NO_ENTRIES: Final = EntryCount(fixed=0)
+_NO_ENTRIES: Final = EntryCount(fixed=0)
 #: A half-open range of granules in one range of a sequence, ``(first, end)``.
 Run: TypeAlias = tuple[int, int]
 
@@ -292,7 +292,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
                 item.copies,
                 policy.granule,
                 item.token_bytes,
-                EntryCount.of(item.extent, policy.cost.in_flight) if item.extent else NO_ENTRIES,
+                EntryCount.of(item.extent, policy.cost.in_flight) if item.extent else _NO_ENTRIES,
                 item.fixed_bytes,
             )
             for item in policy.ranges
@@ -329,7 +329,7 @@ def shapes_of(policy: Policy) -> tuple[Shape, ...] | None:
 
 def _states(cost: SequenceCost, granule: int) -> list[PackedRange | StridedRange]:
     return [
-        PackedRange(layer.count, granule, 0, NO_ENTRIES, state.nbytes)
+        PackedRange(layer.count, granule, 0, _NO_ENTRIES, state.nbytes)
         for layer in cost.layers
         for state in layer.states
     ]

@@ -33,7 +33,7 @@ class CudaReservation(Reservation):
 
     __slots__ = ("finalizer", "mapped")
 
-    def __init__(self, mapped: MappedRange) -> None:
+    def __init__(self, mapped: _MappedRange) -> None:
         super().__init__(mapped.base, mapped.nbytes, mapped.chunk)
         self.mapped = mapped
         # At exit too: the driver would do it, but its own order of shutting down is not documented.
@@ -106,7 +106,7 @@ class CudaBacking:
         self._read_only = [
             context.driver.access(each, cu.ACCESS_READ) for each in (ordinal, *peers)
         ]
-        self._ranges: weakref.WeakSet[MappedRange] = weakref.WeakSet()
+        self._ranges: weakref.WeakSet[_MappedRange] = weakref.WeakSet()
 
     def reserve(self, nbytes: int) -> CudaReservation:
         if nbytes <= 0:
@@ -121,7 +121,7 @@ class CudaBacking:
             base = self.context.call("cuMemAddressReserve", nbytes, 0, 0, 0)
         except CudaError as error:
             raise self.context.explain(error, nbytes, 0) from error
-        mapped = MappedRange(
+        mapped = _MappedRange(
             self.context, self.source, self._access, (base, nbytes), self.granularity
         )
         self._ranges.add(mapped)
@@ -256,7 +256,7 @@ def granularity(context: DeviceContext, properties: Any, option: int) -> int:
     return nbytes
 
 
-class MappedRange:
+class _MappedRange:
     """A reserved range of device addresses and the handle mapped at each of its chunks.
 
     It outlives the reservation that a caller forgets, and can then give everything back.

@@ -111,7 +111,7 @@ class DeviceContext:
 
     @property
     def lost(self) -> bool:
-        """Whether an error has made the driver unusable (see :data:`errors.LOST_CODES`)."""
+        """Whether an error has made the driver unusable (``errors.LOST_CODES``)."""
         return self.driver.lost is not None
 
     @contextmanager

@@ -97,9 +97,9 @@ class WindowsReservation(Reservation):
     ) -> None:
         super().__init__(base, capacity, granularity)
         self.range: WindowsRange = (
-            DecommitRange(calls, self)
+            _DecommitRange(calls, self)
             if method == "decommit"
-            else PlaceholderRange(calls, self, views=method == "view")
+            else _PlaceholderRange(calls, self, views=method == "view")
         )
         self.finalizer = weakref.finalize(self, self.range.close)
         # At exit Windows unmaps, after the last thread that might use the memory has ended.
@@ -194,7 +194,7 @@ class WindowsBacking:
             reservation.busy = False
 
 
-class PlaceholderRange:
+class _PlaceholderRange:
     """A placeholder whose parts are exchanged for memory, one unit at a time.
 
     A *placeholder* is a range of addresses that is reserved and that no other call can take while its
@@ -436,7 +436,7 @@ class PlaceholderRange:
         return True
 
 
-class DecommitRange:
+class _DecommitRange:
     """A plain reservation in which pages are committed and decommitted in place.
 
     Args:

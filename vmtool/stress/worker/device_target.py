@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _MOST_CHUNKS: Final = 1 << 16
 
 
-class DeviceObserver:
+class _DeviceObserver:
     """Compares buffers with what the driver counts.
 
     Args:
@@ -233,9 +233,9 @@ class DeviceTarget:
             zeroes=buffer.backing.zeroes,
         )
 
-    def observer(self, buffers: Sequence[CheckedBuffer]) -> DeviceObserver:
+    def observer(self, buffers: Sequence[CheckedBuffer]) -> _DeviceObserver:
         settings = self._settings
-        return DeviceObserver(
+        return _DeviceObserver(
             self._context,
             buffers,
             self.pooled_bytes,

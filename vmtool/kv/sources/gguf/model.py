@@ -81,7 +81,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     fields.defaulted("architecture", architecture, "")
     fields.names = key_names(architecture)
     try:
-        builder = LayerBuilder(fields, architecture, known or Architecture())
+        builder = _LayerBuilder(fields, architecture, known or Architecture())
         layers = builder.layers()
         refuse_unread(fields, architecture)
     except InputError as error:
@@ -109,7 +109,7 @@ def build(metadata: dict[str, Any], path: str, overrides: Mapping[str, int]) -> 
     )
 
 
-class LayerBuilder:
+class _LayerBuilder:
     """Puts the layers of one file together."""
 
     def __init__(self, fields: Fields, name: str, architecture: Architecture) -> None:

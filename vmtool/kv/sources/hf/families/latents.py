@@ -34,7 +34,7 @@ def latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     return (Tensor("latent", TensorRole.LATENT, 1, rank + rope, rope_dim=rope),)
 
 
-def latent_or_not(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+def _latent_or_not(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the latent row of MLA, or K and V where a DeepSeek-V2 file says ``use_mla: false``.
 
     Their heads are as wide as in Llama (vLLM's ``DeepseekAttention`` in ``models/deepseek_v2.py``).
@@ -48,7 +48,7 @@ def latent_or_not(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     return pair(count, dim, dim, extent(fields, kind))
 
 
-def padded_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+def _padded_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return K and V of MiniCPM3, which vLLM keeps for every head, with V padded to K's width.
 
     ``MiniCPM3Attention`` in ``models/minicpm3.py``: it makes K and V of the latent before it caches.
@@ -60,7 +60,7 @@ def padded_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     return pair(count, dim, dim, extent(fields, kind))
 
 
-def two_latents(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+def _two_latents(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the two latents of a LongCat layer, which has two attention blocks."""
     (row,) = latent(fields, kind)
     return tuple(
@@ -69,7 +69,7 @@ def two_latents(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     )
 
 
-def indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+def _indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the latent row and the indexer's key of DeepSeek sparse attention."""
     dim = fields.integer("index_head_dim")
     return (*latent(fields, kind), Tensor("index", TensorRole.INDEX, 1, dim))
@@ -81,7 +81,7 @@ def pooled_indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]
     ``Glm5NextIndexer`` of transformers keeps them side by side in the model's type, and pools them when
     it selects.
     """
-    row, index = indexed_latent(fields, kind)
+    row, index = _indexed_latent(fields, kind)
     if not fields.optional("index_kpool"):
         return row, index
     width = 2 * index.dim + 1
@@ -89,15 +89,15 @@ def pooled_indexed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]
     return row, replace(index, dim=width, own_type=True)
 
 
-def indexed_or_windowed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
+def _indexed_or_windowed_latent(fields: Fields, kind: LayerKind) -> tuple[Tensor, ...]:
     """Return the tensors of dots3 Note: a latent with an index, or one of a window without."""
     if kind is not LayerKind.WINDOW:
-        return indexed_latent(fields, kind)
+        return _indexed_latent(fields, kind)
     (row,) = latent(fields, kind)
     return (replace(row, extent=extent(fields, kind)),)
 
 
-def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
+def _deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     """DeepSeek-V4: a window of latents in every layer, and one entry for every *ratio* tokens.
 
     Layers of ratio 4 pool overlapping pairs of groups and index the entries; the open groups wait
@@ -114,7 +114,7 @@ def deepseek_v4(fields: Fields) -> tuple[Layer, ...]:
     return deepseek_v4_layers(fields, ratios[:count], rope)
 
 
-def deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
+def _deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
     """Return the *count* layers that only predict further tokens: their ratios follow the others'.
 
     DSpark has as many as it reads layers of the model, whatever *count* is. Source:
@@ -131,7 +131,7 @@ def deepseek_v4_mtp(fields: Fields, count: int) -> tuple[Layer, ...] | None:
     return deepseek_v4_layers(fields, ratios[:count], fields.integer("qk_rope_head_dim"))
 
 
-def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
+def _deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
     """DeepSeek-V4.1: a window of latents in every layer; some keep entries that later ones read too.
 
     Those of ``kv_source_layer_ids`` compress 1 or 2 tokens into an entry, and index the entries; each
@@ -176,7 +176,7 @@ def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
     return tuple(made)
 
 
-def deepseek_v41_mtp(fields: Fields, count: int) -> tuple[Layer, ...]:
+def _deepseek_v41_mtp(fields: Fields, count: int) -> tuple[Layer, ...]:
     """Return the *count* layers that predict draft tokens (DSpark), which have a window alone."""
     recent = _window(fields, fields.integer("head_dim"), fields.integer("qk_rope_head_dim"))
     return tuple(Layer(i, LayerKind.WINDOW, (recent,)) for i in range(count))
@@ -258,7 +258,7 @@ _MLA = Family(
 )
 SPARSE_MLA = Family(
     plan=layer_kinds.all_of(LayerKind.MLA),
-    attention=indexed_latent,
+    attention=_indexed_latent,
     meaning=dict.fromkeys(
         ("full_attention", "indexed_attention", "deepseek_sparse_attention"), LayerKind.MLA
     ),
@@ -278,16 +278,16 @@ LATENTS: dict[str, Family] = {
     **dict.fromkeys(_MLA_MODELS.split(), _MLA),
     "deepseek_v2": Family(
         plan=layer_kinds.latent_unless_off,
-        attention=latent_or_not,
+        attention=_latent_or_not,
         meaning={"full_attention": LayerKind.MLA},
         harmless=MLA_HARMLESS,
     ),
-    "minicpm3": Family(attention=padded_latent, harmless=MLA_HARMLESS | {"kv_lora_rank"}),
+    "minicpm3": Family(attention=_padded_latent, harmless=MLA_HARMLESS | {"kv_lora_rank"}),
     **dict.fromkeys(
         ("longcat_flash", "longcat_flash_ngram"),
         Family(
             plan=layer_kinds.all_of(LayerKind.MLA),
-            attention=two_latents,
+            attention=_two_latents,
             harmless=MLA_HARMLESS,
         ),
     ),
@@ -299,7 +299,7 @@ LATENTS: dict[str, Family] = {
         ("dots3_note", "dots3_note_text"),
         Family(
             plan=layer_kinds.unlisted,
-            attention=indexed_or_windowed_latent,
+            attention=_indexed_or_windowed_latent,
             meaning={**SPARSE_MLA.meaning, "sliding_attention": LayerKind.WINDOW},
             finish=shared_and_repeated_layers.shared_indexes,
             harmless=SPARSE_MLA.harmless,
@@ -309,16 +309,16 @@ LATENTS: dict[str, Family] = {
     **dict.fromkeys(
         ("deepseek_v4", "deepseek_ref"),
         Family(
-            build=deepseek_v4,
-            mtp=deepseek_v4_mtp,
+            build=_deepseek_v4,
+            mtp=_deepseek_v4_mtp,
             harmless=_DEEPSEEK_V4_HARMLESS,
         ),
     ),
     **dict.fromkeys(
         ("deepseek_v41", "deepseek_v41_text"),
         Family(
-            build=deepseek_v41,
-            mtp=deepseek_v41_mtp,
+            build=_deepseek_v41,
+            mtp=_deepseek_v41_mtp,
             harmless=_DEEPSEEK_V4_HARMLESS
             | {"engram_compressed_vocab_size", "engram_head_dim", "index_source_layer_ids"},
             source="models/deepseek_v4_1/attention.py of vLLM 0.33",
