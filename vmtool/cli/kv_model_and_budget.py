@@ -52,19 +52,13 @@ MODEL_OPTIONS: Final = (
 )
 #: How a budget becomes tokens: of every command that packs sequences.
 RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
-
-
 IN_FLIGHT_HELP: Final = (
     "Tokens that one step may add before a sliding window drops old ones; by default 0, as while"
     " decoding"
 )
-
-
 IN_FLIGHT: Final = click.option(
     "--in-flight", type=COUNT, metavar="TOKENS", help=f"{IN_FLIGHT_HELP}."
 )
-
-
 POLICY: Final = click.option(
     "--policy",
     default="per-tensor",
@@ -73,8 +67,6 @@ POLICY: Final = click.option(
     help="Packing: per-tensor, kv-merged, token-major, head-major, paged, floor-per-page or"
     " straddle-loses.",
 )
-
-
 BLOCK: Final = click.option(
     "--block", type=COUNT, default=16, show_default=True, help="Tokens in a block."
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: As wide as a code block is on the sites where people report bugs.
 _MARKDOWN_WIDTH: Final = 100
 #: Where a run keeps, in click's ``meta``, the option that writes a file, by the file's real path.
-_RESULTS: Final = "vmtool.results.stress"
+_RESULTS: Final = "vmtool.results"
 #: What is wrong with a name, and not with what the platform has or allows.
 _WRONG_NAMES: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL}

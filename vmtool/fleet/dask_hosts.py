@@ -38,8 +38,6 @@ _GRACE_S: Final = 15.0
 #: Files and sockets that Dask and vmtool open, and for each worker here, rounded up.
 _DESCRIPTORS: Final = 64
 _DESCRIPTORS_EACH: Final = 8
-
-
 #: What starts vmtool on a host: it ends vmtool when its stdin ends, and so also when the worker is
 #: killed, as no worker can then end what it started.
 _SUPERVISOR: Final = """

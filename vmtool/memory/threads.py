@@ -29,8 +29,6 @@ _M_ARENA_MAX: Final = -8  # malloc.h of glibc
 _WAIT_S: Final = 0.0001
 _MOST_WAITS: Final = 1000
 TASKS_HINT: Final = "`vmtool doctor` shows these limits, and how to raise them"
-
-
 #: What to do where the stacks of threads do not fit.
 SMALLER_STACKS: Final = "make stacks smaller: ulimit -s 1024"
 

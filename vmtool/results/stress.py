@@ -33,8 +33,6 @@ class Outcome(enum.Enum):
 
 #: At the end of a method's name: the same method, asking for huge pages.
 HUGE: Final = "+huge"
-
-
 #: Every commit method of any system and of devices, also those that this machine does not have.
 METHODS: Final = (
     *("fixed", "protect", "advise"),

@@ -1,4 +1,4 @@
-"""What a console prints to a terminal and elsewhere."""
+"""What a console prints to a terminal and elsewhere, and where lines are broken."""
 
 import io
 

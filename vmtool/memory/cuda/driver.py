@@ -42,8 +42,6 @@ _WAITING: Final = frozenset({"cuCtxSynchronize", "cuStreamSynchronize"})
 _ON_THE_HOST: Final = frozenset(
     {"cuCtxPopCurrent", "cuCtxPushCurrent", "cuDeviceGet", "cuDeviceGetAttribute"}
 )
-
-
 #: Every driver function without which no memory can be mapped, filled and given back. All are looked
 #: up at the start: a quota library in front of the driver may export only a part of them.
 FUNCTIONS: Final = (

@@ -263,7 +263,7 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
         code: Its CUresult.
         compute_mode: CU_DEVICE_ATTRIBUTE_COMPUTE_MODE of the device; ``None`` if not available.
     """
-    if code == 46:
+    if code == DEVICE_UNAVAILABLE:
         mode = _COMPUTE_MODES.get(compute_mode or 0)
         if mode is not None:
             default = "have an administrator run nvidia-smi -c DEFAULT"
@@ -273,8 +273,8 @@ def explain_code(call: str, code: int, compute_mode: int | None) -> tuple[str | 
                 f"the device is in compute mode {mode}: it accepts one process at a time",
                 f"use --workers 1, or {default}",
             )
-        return "the device is held by another process or in a bad state", "run nvidia-smi"
-    if code == 2:
+        return _INIT_CODES[code]
+    if code == OUT_OF_MEMORY:
         if call == "cuDevicePrimaryCtxRetain":
             return (
                 "the device has no room for one more context (a few hundred MiB each)",
@@ -436,13 +436,11 @@ def address_limit_bytes() -> int | None:
 
 def _descriptors() -> tuple[int, int] | None:
     """Return how many descriptors are open, and how many may be; ``None`` if not available."""
-    if sys.platform != "linux":
+    limit = read_resource_limit("RLIMIT_NOFILE")
+    if sys.platform != "linux" or limit is None or limit.soft is None:
         return None
-    else:
-        import resource
-
-        try:
-            used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one call, no Path objects
-        except OSError:
-            return None
-        return used, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one call, no Path objects
+    except OSError:
+        return None
+    return used, limit.soft
