@@ -135,7 +135,7 @@ def compare_elsewhere(
         where: How many processes, or the address of a cluster.
         stop: Called from time to time; once it returns true, what is not done is left out.
     """
-    from vmtool.replay.compare_workers import replay_remotely
+    from vmtool.replay.replay_process import replay_remotely
     from vmtool.results.kv_replay import ComparedReplay, ReplayComparison
 
     lost = ""

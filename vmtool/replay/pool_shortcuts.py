@@ -3,30 +3,80 @@
 The simulation decides what happens when memory is refused. As long as none is, sequences depend on each
 other only through sums, and through blocks that they take in order. One loop takes arrivals, steps and
 ends with all totals in local variables; sequences that grow alike take their steps in turn
-(:class:`StepRing`), many at once. The result is that of going from event to event.
+(:class:`_StepRing`), many at once. The result is that of going from event to event.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.shortcuts import ARRIVAL, END, NEVER, STEP, STOP_EVERY, Shortcuts
-from vmtool.replay.step_ring import ORDER_BITS, StepRing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.replay.live_bytes import UsedBytes
     from vmtool.replay.pool_store import PoolStore
     from vmtool.replay.shortcuts import SimulationState
-    from vmtool.replay.token_bytes import UsedBytes
 
+
+#: Bits of a key for the order of the sequence.
+_ORDER_BITS: Final = 40
+_ORDER: Final = (1 << _ORDER_BITS) - 1
 _LEAST_REST: Final = 16
 _MOST_REST: Final = 1 << 12
 #: Ends between two updates of all totals, at least where points of the timeline are closer.
 _FLUSH: Final = 256
+
+
+class _StepRing:
+    """Sequences sorted by the remainder of their steps' times, the order in which they take turns.
+
+    If every sequence commits the same after the same number of tokens, and all tokens take the same
+    time, each sequence has one such step per period. What all of them do until some time is then a
+    stretch of a sorted list. The fast path goes over such stretches itself.
+
+    Args:
+        period_ns: The time from one step of a sequence to its next.
+        place: Of the class of which each step takes a block.
+
+    Attributes:
+        period_ns: As given.
+        keys: The remainder of each sequence, and its order in the lowest bits; ascending.
+        takers: The blocks of each.
+        turn: The number of the period of the next step.
+        place: Whose step that is, by its place in *keys*; the end if it is the first of the next period.
+        swept_ns: The time until which, exclusively, all steps were taken.
+    """
+
+    def __init__(self, period_ns: int, place: int) -> None:
+        self.period_ns = period_ns
+        self.keys: list[int] = []
+        self.takers: list[Any] = []
+        self.turn = self.place = self.swept_ns = 0
+        self._class = place
+
+    def start(self, steps: list[tuple[int, int, RunningSequence]]) -> None:
+        """Begin with sequences: when the next step of each is, all within a period, and its order."""
+        period_ns = self.period_ns
+        placed = sorted([(at % period_ns << _ORDER_BITS | order, seq) for at, order, seq in steps])
+        self.keys = [key for key, _ in placed]
+        self.takers = [seq.blocks[self._class] for _, seq in placed]
+        self.swept_ns = min(steps)[0]
+        self.turn, phase = divmod(self.swept_ns, period_ns)
+        self.place = bisect_left(self.keys, phase << _ORDER_BITS)
+
+    def time(self, step: int) -> int:
+        """Return the time of step number *step* of those to come."""
+        turns, place = divmod(self.place + step, len(self.keys))
+        return (self.turn + turns) * self.period_ns + (self.keys[place] >> _ORDER_BITS)
+
+    def orders(self) -> list[tuple[int, int]]:
+        """Return the order of each sequence, and the number of the period of its next step."""
+        return [(key & _ORDER, self.turn + (at < self.place)) for at, key in enumerate(self.keys)]
 
 
 class PoolShortcuts(Shortcuts):
@@ -42,7 +92,7 @@ class PoolShortcuts(Shortcuts):
         self._start, self._period = start, period = regular or (0, 1)
         self._growth = store.step(start, start + 1)
         self._place = self._growth.lacks[0][0] if regular else 0  # of the class of these blocks
-        self._ring = StepRing(period * simulation.plan.step_ns, self._place)
+        self._ring = _StepRing(period * simulation.plan.step_ns, self._place)
         self._regular = regular is not None
         self._most = store.most(self._growth)
         self._ring_steps = self._rest = 0
@@ -136,19 +186,19 @@ class PoolShortcuts(Shortcuts):
                 if before < swept_ns:  # noqa: PLR1730
                     before = swept_ns
                 next_turn, phase = divmod(before, period_ns)
-                next_place = bisect_left(keys, phase << ORDER_BITS)
+                next_place = bisect_left(keys, phase << _ORDER_BITS)
                 count = next_place - place + (next_turn - turn) * len(keys)
                 if count or at >= due_ns:
                     if place < len(keys):
-                        first_ns = turn * period_ns + (keys[place] >> ORDER_BITS)
+                        first_ns = turn * period_ns + (keys[place] >> _ORDER_BITS)
                     else:
-                        first_ns = turn * period_ns + period_ns + (keys[0] >> ORDER_BITS)
+                        first_ns = turn * period_ns + period_ns + (keys[0] >> _ORDER_BITS)
                     if first_ns < at:
                         moment = first_ns
                     if first_ns == now and before > now + 1:  # that level has not lasted
                         before = now + 1
                         next_turn, phase = divmod(before, period_ns)
-                        next_place = bisect_left(keys, phase << ORDER_BITS)
+                        next_place = bisect_left(keys, phase << _ORDER_BITS)
                         count = next_place - place + (next_turn - turn) * len(keys)
             if moment != now:
                 if moment >= due_ns:
@@ -229,9 +279,9 @@ class PoolShortcuts(Shortcuts):
                 owned += count * ring_bytes
                 turn, place, swept_ns = next_turn, next_place, before
                 if place:
-                    now = turn * period_ns + (keys[place - 1] >> ORDER_BITS)
+                    now = turn * period_ns + (keys[place - 1] >> _ORDER_BITS)
                 else:
-                    now = turn * period_ns - period_ns + (keys[-1] >> ORDER_BITS)
+                    now = turn * period_ns - period_ns + (keys[-1] >> _ORDER_BITS)
                 if stale or before != all_before or at >= due_ns:
                     continue
                 if committed - owned > unowned and at != now:
@@ -247,7 +297,7 @@ class PoolShortcuts(Shortcuts):
                     now = at
                     if not keys:
                         turn, place = at // period_ns, 0
-                    key = at % period_ns << ORDER_BITS | order
+                    key = at % period_ns << _ORDER_BITS | order
                     new = bisect_left(keys, key)
                     keys.insert(new, key)
                     takers.insert(new, seq.blocks[ring_class])
@@ -290,7 +340,7 @@ class PoolShortcuts(Shortcuts):
                     most_live = max(most_live, live_bytes)
                 if longest is not None and longest < seq.total:
                     origin_ns = seq.origin_ns
-                    key = (origin_ns + longest * step_ns) % period_ns << ORDER_BITS | order
+                    key = (origin_ns + longest * step_ns) % period_ns << _ORDER_BITS | order
                     gone = bisect_left(keys, key)
                     del keys[gone], takers[gone]
                     if gone < place:
@@ -364,7 +414,7 @@ class PoolShortcuts(Shortcuts):
                         if not keys:
                             turn, place = swept_ns // period_ns, 0
                         next_turn, phase = divmod(first_ns, period_ns)
-                        key = phase << ORDER_BITS | orders
+                        key = phase << _ORDER_BITS | orders
                         new = bisect_left(keys, key)
                         keys.insert(new, key)
                         takers.insert(new, seq.blocks[ring_class])
@@ -437,7 +487,7 @@ class PoolShortcuts(Shortcuts):
         steps = count * covered + self._period * (count * (count - 1) // 2)
         return nbytes * (count * seq.origin_ns + steps * self._simulation.plan.step_ns)
 
-    def _enter_ring(self, ring: StepRing) -> None:
+    def _enter_ring(self, ring: _StepRing) -> None:
         """Let all sequences that grow alike take their steps in turn."""
         simulation, step_ns = self._simulation, self._simulation.plan.step_ns
         heap, start = simulation.heap, self._start
@@ -462,7 +512,7 @@ class PoolShortcuts(Shortcuts):
         heapify(entries)
         heap[:] = entries
 
-    def _leave_ring(self, ring: StepRing) -> None:
+    def _leave_ring(self, ring: _StepRing) -> None:
         """Let all sequences take their steps by the heap again."""
         simulation, step_ns, period = self._simulation, self._simulation.plan.step_ns, self._period
         account = simulation.account
@@ -478,4 +528,4 @@ class PoolShortcuts(Shortcuts):
         self._ring_patience = _LEAST_REST if worth else min(2 * self._ring_patience, _MOST_REST)
         self._rest = 0 if worth else simulation.events + self._ring_patience
         self._ring_steps = 0
-        self._ring = StepRing(period * step_ns, self._place)
+        self._ring = _StepRing(period * step_ns, self._place)

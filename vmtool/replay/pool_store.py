@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from vmtool.replay.block_flags import BlockFlags
-from vmtool.replay.block_masks import BlockMasks
-from vmtool.replay.prefix_store import PrefixStore
-from vmtool.replay.stores import MOST_STEPS, Growth, regular
+from vmtool.replay.blocks_as_bits import BlockMasks
+from vmtool.replay.blocks_as_bytes import BlockFlags
+from vmtool.replay.prefixes import PrefixStore
+from vmtool.replay.sequence import MOST_STEPS, Growth, regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.blocks_and_ranges import BlockClass
     from vmtool.replay.account import Account, Piece
     from vmtool.replay.prefixes import Node
-    from vmtool.replay.sequence import RunningSequence
-    from vmtool.replay.stores import Regular
+    from vmtool.replay.sequence import Regular, RunningSequence
 
     #: What was taken from a class, whose lowest free block was there before.
     _Taken: TypeAlias = tuple["Blocks", int, Any]

@@ -12,18 +12,17 @@ from __future__ import annotations
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.replay.growing_bytes import GrowingBytes
-from vmtool.replay.sequence import RunningSequence
+from vmtool.replay.growth_patterns import GrowingBytes
+from vmtool.replay.sequence import MOST_STEPS, RunningSequence
 from vmtool.replay.shortcuts import ARRIVAL, END, NEVER, STEP, STOP_EVERY, Shortcuts
-from vmtool.replay.stores import MOST_STEPS
 from vmtool.results.kv_replay import OnRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from vmtool.replay.live_bytes import UsedBytes
     from vmtool.replay.range_store import RangeStore
     from vmtool.replay.shortcuts import SimulationState
-    from vmtool.replay.token_bytes import UsedBytes
 
 #: Steps of a sequence that commit.
 _FEW_STEPS: Final = 10

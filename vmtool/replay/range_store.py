@@ -6,9 +6,9 @@ from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.kv.packing.blocks_and_ranges import runs_without
-from vmtool.replay.growth_pattern import Repeated
-from vmtool.replay.prefix_store import PrefixStore
-from vmtool.replay.stores import MOST_STEPS, Growth
+from vmtool.replay.growth_patterns import Repeated
+from vmtool.replay.prefixes import PrefixStore
+from vmtool.replay.sequence import MOST_STEPS, Growth
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""A replay on real memory in a child process; if it dies, its last report is the result.
+"""Replays in other processes: on real memory in a child, whose last report counts if it dies, or by workers.
 
 ``python -m vmtool.replay.replay_process`` reads one line with a :class:`Job` from stdin and writes lines of JSON:
 the result so far twice a second, and at last the result or an error. The end of stdin asks it to stop.
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from vmtool import errors
-from vmtool.json_documents import decode, plain
+from vmtool.errors import VmtoolError
+from vmtool.json_documents import DocumentError, decode, parse, plain
 from vmtool.kv.traces.trace import Trace
 from vmtool.machine import read_facts
 from vmtool.machine.killed_or_slowed_children import (
@@ -35,9 +36,12 @@ from vmtool.replay.run import run_replay
 from vmtool.results.kv_replay import ReplayAccident, ReplayResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from vmtool.executors import Executor, TaskResult
     from vmtool.replay.rules import Rules
+    from vmtool.results.kv_replay import ReplaySettings
+
 
 _EVERY_S: Final = 0.5
 _POLL_S: Final = 0.05
@@ -210,6 +214,40 @@ def _error(message: Mapping[str, Any]) -> errors.VmtoolError:
     }
     kind = kinds.get(message["error"], errors.VmtoolError)
     return kind(message["message"], cause=message["cause"], hint=message["hint"])
+
+
+def replay_remotely(
+    tasks: Mapping[int, tuple[Sequence[str], ReplaySettings]],
+    executor: Executor,
+    stop: Callable[[], bool],
+) -> Iterator[tuple[int, ReplayResult | str]]:
+    """Run replays and yield the key and the result of each, or why it was lost, as they end.
+
+    Args:
+        tasks: By key, the arguments of vmtool and the settings as they are known here.
+        executor: What runs them.
+        stop: Called from time to time; once it returns true, what is not done is left out.
+
+    Raises:
+        VmtoolError: If a replay fails there.
+    """
+    keys = list(tasks)
+    for index, ended in executor.run([tasks[key][0] for key in keys], stop):
+        key = keys[index]
+        if ended.kind in {"died", "gone"}:
+            yield key, ended.stderr
+        else:
+            yield key, replace(_result(ended), settings=tasks[key][1])
+
+
+def _result(ended: TaskResult) -> ReplayResult:
+    if ended.code != 0:
+        lines = ended.stderr.strip().splitlines() or [f"it ended with code {ended.code}"]
+        raise VmtoolError(f"a replay in another process failed: {lines[-1]}")
+    try:
+        return decode(ReplayResult, parse("the result of a replay", ended.stdout.encode()))
+    except DocumentError as error:
+        raise VmtoolError(f"a replay in another process gave no result: {error}") from error
 
 
 def main() -> int:

@@ -1,13 +1,16 @@
-"""The sequence of one request: its length at a given time, and the memory that it has."""
+"""The sequence of one request with its memory, how that grows, and the interface of the stores that give it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from vmtool.kv.packing.blocks_and_ranges import BlockClass, Run
     from vmtool.kv.traces.formats import Request
-    from vmtool.replay.growth_pattern import GrowthPattern
-    from vmtool.replay.prefixes import Node
+#: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.
+MOST_STEPS: Final = 1 << 16
 
 
 class RunningSequence:
@@ -34,12 +37,12 @@ class RunningSequence:
         target: The length at its next event.
         own_bytes: What it has committed for itself, in ranges of its own.
         arena: The number of its reservation, if it has one.
-        path: Its shared prefix.
+        path: Its shared prefix, as nodes of :class:`Prefixes`.
         hit_tokens: Tokens of it that were there at its admission.
         shared_bytes: What that prefix has committed.
         shared_live: The bytes of tokens therein.
         blocks: Its own blocks, for each class.
-        pattern: How it grows, if its steps are taken by that: what it has committed since is not
+        pattern: The :class:`GrowthPattern` by which it grows, if its steps are taken by that: what it has committed since is not
             in *own_bytes* then.
         joins_ns: When the steps of another pattern begin; -1 if none do.
     """
@@ -63,10 +66,10 @@ class RunningSequence:
         self.backed = self.target = 0
         self.covered: int | None = 0
         self.own_bytes = self.arena = self.hit_tokens = 0
-        self.path: list[Node] = []
+        self.path: list[Any] = []
         self.shared_bytes = self.shared_live = 0
         self.blocks: list[Any] = []
-        self.pattern: GrowthPattern | None = None
+        self.pattern: Any = None
         self.joins_ns = -1
 
     def begin(self, now: int, prefill_ns: int, step_ns: int) -> None:
@@ -80,3 +83,68 @@ class RunningSequence:
         if self.stalled or now <= self.decode_ns:
             return 0
         return min(-((self.decode_ns - now) // step_ns), self.total - self.length)
+
+
+class Regular(NamedTuple):
+    """How sequences grow alike.
+
+    Attributes:
+        start: The length from which they do; their memory is used up there.
+        period: The number of tokens after which it is used up again, every time.
+    """
+
+    start: int
+    period: int
+
+
+def regular(parts: Sequence[BlockClass]) -> Regular | None:
+    """Return how *parts* grow together once windows are full; ``None`` if they never do alike."""
+    full = max([part.entries.cap or 0 for part in parts], default=0)
+    found = {(part.longest(full), part.period) for part in parts}
+    growing = [(start, period) for start, period in found if start is not None]
+    if len(growing) != 1 or growing[0][1] is None:
+        return None
+    return Regular(growing[0][0], growing[0][1])
+
+
+class Growth(NamedTuple):  # a tuple unpacks fast, and every step does
+    """What a sequence takes to grow from one length to another, and its state after that.
+
+    Attributes:
+        nbytes: The bytes that it has more after that: it commits them, or takes them as blocks.
+        calls: The number of spans; 0 for blocks, because what they commit depends on others.
+        backed: The length that memory was requested for.
+        covered: The longest length that its memory is enough for; ``None`` for any.
+        runs: The granules of each range.
+        lacks: How many blocks of which classes.
+    """
+
+    nbytes: int
+    calls: int
+    backed: int
+    covered: int | None
+    runs: tuple[tuple[Run, ...], ...] = ()
+    lacks: tuple[tuple[int, int], ...] = ()
+
+
+class Store(Protocol):
+    """The memory of sequences: :class:`RangeStore` or :class:`PoolStore`."""
+
+    def admit(self, seq: RunningSequence, tokens: int) -> bool:
+        """Give a new sequence memory for *tokens*; return ``False`` and change nothing if refused."""
+
+    def grow(self, seq: RunningSequence, tokens: int, slack_ns: int) -> bool:
+        """Give it memory for *tokens* in total; return ``False`` and change nothing if refused."""
+
+    def drop(self, seq: RunningSequence) -> None:
+        """Take back all of its memory."""
+
+    def step(self, backed: int, tokens: int) -> Growth:
+        """Return what growing from *backed*, or from nothing if that is -1, to *tokens* takes."""
+
+    def close(self) -> None:
+        """Give back what was there without sequences."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no sequence has anything."""

@@ -6,7 +6,7 @@ from heapq import heapify
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CheckFailedError
-from vmtool.replay.stores import MOST_STEPS
+from vmtool.replay.sequence import MOST_STEPS
 
 if TYPE_CHECKING:
     from collections import deque
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
 
     from vmtool.kv.traces.formats import Request
     from vmtool.replay.account import Account
-    from vmtool.replay.replay_recorder import Recorder
+    from vmtool.replay.live_bytes import UsedBytes
+    from vmtool.replay.replay_recorder import Recorder, Sampler
     from vmtool.replay.rules import Plan
-    from vmtool.replay.sampler import Sampler
-    from vmtool.replay.sequence import RunningSequence
-    from vmtool.replay.stores import Growth, Store
-    from vmtool.replay.token_bytes import UsedBytes
+    from vmtool.replay.sequence import Growth, RunningSequence, Store
 
 #: The kinds of events, in the order that they have at one moment.
 END: Final = 0

@@ -13,15 +13,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CheckFailedError
+from vmtool.replay.live_bytes import UsedBytes
 from vmtool.replay.pool_shortcuts import PoolShortcuts
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_shortcuts import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
-from vmtool.replay.replay_recorder import Recorder
-from vmtool.replay.sampler import Sampler
+from vmtool.replay.replay_recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.shortcuts import END, STEP
-from vmtool.replay.token_bytes import UsedBytes
 from vmtool.results.kv_replay import OnRefusal
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from vmtool.kv.traces.formats import Request
     from vmtool.replay.account import Account
     from vmtool.replay.rules import Plan
-    from vmtool.replay.stores import Store
+    from vmtool.replay.sequence import Store
 
 _ORDER: Final = attrgetter("order")
 

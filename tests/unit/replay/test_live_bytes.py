@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.replay.token_bytes import UsedBytes
+from vmtool.replay.live_bytes import UsedBytes
 
 
 @given(st.data())

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from vmtool.kv.packing.blocks_and_ranges import BlockClass, BlockPool, EntryCount
 from vmtool.kv.packing.policies import make_policy
-from vmtool.replay import block_masks
+from vmtool.replay import blocks_as_bits
 from vmtool.replay.account import Account
-from vmtool.replay.block_flags import BlockFlags
-from vmtool.replay.block_masks import BlockMasks
+from vmtool.replay.blocks_as_bits import BlockMasks
+from vmtool.replay.blocks_as_bytes import BlockFlags
 from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation
@@ -142,7 +142,7 @@ def test_a_replay_with_bits_is_that_with_bytes(
     for real in (False, True):
         memories = [ListedCalls() if real else None for _ in range(2)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(block_masks, "SECTION_BLOCKS", section)
+            patch.setattr(blocks_as_bits, "SECTION_BLOCKS", section)
             with_bits = replayed(memories[0])
             patch.setattr(BlockMasks, "of", lambda kind, granule: None)
             assert replayed(memories[1]) == with_bits
