@@ -13,7 +13,7 @@ from vmtool.machine.cgroups import read_level
 from vmtool.machine.kernel_files import KernelFiles, parse_pairs
 from vmtool.memory.cgroup_paths import parse_limit
 from vmtool.memory.errors import Diagnosis
-from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, soft_limit
 from vmtool.units import count_of, format_size
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def diagnose_kill(before: MachineFacts, after: MachineFacts, cpu_s: float = 0.0)
         after: The facts after it died.
         cpu_s: The CPU time that it had.
     """
-    limit = _cpu_limit_s()
+    limit = soft_limit("RLIMIT_CPU")  # of this process and each child of it
     # First, as it is the child's own, while the counters are of all processes.
     if limit is not None and limit - cpu_s <= max(limit * 0.1, _TICKS_S):
         return _cpu_limit(limit, cpu_s)
@@ -278,12 +278,6 @@ def _cpu_limit(limit: int, cpu_s: float) -> Diagnosis:
         f"RLIMIT_CPU is {limit} s, and it had used {cpu_s:.2f} s of processor time",
         f"{how_to_raise('RLIMIT_CPU')}, or make the run shorter",
     )
-
-
-def _cpu_limit_s() -> int | None:
-    """Return the CPU time that this process and each child of it may use, or ``None``."""
-    limit = read_resource_limit("RLIMIT_CPU")
-    return None if limit is None else limit.soft
 
 
 def _pairs(before: MachineFacts, after: MachineFacts) -> list[tuple[CgroupLevel, CgroupLevel]]:

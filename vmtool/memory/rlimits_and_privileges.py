@@ -82,6 +82,12 @@ def read_resource_limit(name: str) -> ResourceLimit | None:
         )
 
 
+def soft_limit(name: str) -> int | None:
+    """Return what is enforced of a limit; ``None`` if nothing is, or if it may not be read."""
+    limit = read_resource_limit(name)
+    return None if limit is None else limit.soft
+
+
 def how_to_raise(
     name: str,
     *,

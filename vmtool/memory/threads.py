@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import VmtoolError
 from vmtool.memory.counters import read_limits
-from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, soft_limit
 from vmtool.units import MIB, format_size
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def _share_heap() -> None:
     The C library reserves 64 MiB for the heap of each of the first threads (glibc's arenas, man 3
     mallopt), which may leave no room for the stacks of others.
     """
-    limit = read_resource_limit("RLIMIT_AS")
-    if sys.platform == "linux" and limit is not None and limit.soft is not None:
+    if sys.platform == "linux" and soft_limit("RLIMIT_AS") is not None:
         import ctypes
 
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
@@ -93,8 +92,8 @@ def stack_bytes() -> int:
     The C library maps a stack as long as RLIMIT_STACK, or 2 MiB where that is unlimited (man 3
     pthread_create); it counts as address space and as private writable memory.
     """
-    stack = read_resource_limit("RLIMIT_STACK")
-    return 2 * MIB if stack is None or stack.soft is None else stack.soft
+    stack = soft_limit("RLIMIT_STACK")
+    return 2 * MIB if stack is None else stack
 
 
 def _no_room_for_stack() -> tuple[str, str] | None:

@@ -17,7 +17,6 @@ from vmtool.machine.killed_or_slowed_children import (
     diagnose_kill,
     read_state,
 )
-from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.units import GIB, MIB
 
 BEFORE = MachineFacts(
@@ -118,10 +117,7 @@ def test_a_group_without_an_oom_killer_makes_a_child_wait(readable):
 )
 def test_the_cpu_limit_is_blamed_where_the_child_had_used_it_up(monkeypatch, limit, cpu_s, kind):
     soft = None if limit < 0 else limit
-    monkeypatch.setattr(
-        "vmtool.machine.killed_or_slowed_children.read_resource_limit",
-        lambda _name: ResourceLimit(soft, None),
-    )
+    monkeypatch.setattr("vmtool.machine.killed_or_slowed_children.soft_limit", lambda _name: soft)
     found = diagnose_kill(BEFORE, after(), cpu_s)
     assert found.kind == kind
     assert ("RLIMIT_CPU is 1 s" in found.cause) == (kind == "cpu-limit")

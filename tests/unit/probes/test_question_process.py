@@ -14,7 +14,6 @@ from vmtool.errors import VmtoolError
 from vmtool.memory.backing_by_name import methods_of
 from vmtool.memory.children import start_child
 from vmtool.memory.counter_types import MemoryLimits
-from vmtool.memory.rlimits_and_privileges import ResourceLimit
 from vmtool.memory.threads import start_thread
 from vmtool.probes.question_process import ask
 from vmtool.units import MIB
@@ -89,8 +88,7 @@ def test_a_thread_whose_stack_does_not_fit_is_not_blamed_on_the_task_limit(
 
     monkeypatch.setattr("threading.Thread.start", refuse)
     monkeypatch.setattr("vmtool.memory.threads.read_limits", lambda: limits)
-    stack = ResourceLimit(8 * MIB, None)
-    monkeypatch.setattr("vmtool.memory.threads.read_resource_limit", lambda _name: stack)
+    monkeypatch.setattr("vmtool.memory.threads.soft_limit", lambda _name: 8 * MIB)
     with pytest.raises(VmtoolError, match="cannot be started") as caught:
         start_thread(print)
     assert cause in caught.value.cause

@@ -17,12 +17,12 @@ from vmtool.memory.cuda.errors import (
     CudaError,
     CudaOutOfMemoryError,
     Situation,
-    address_limit_bytes,
     diagnose_device,
     diagnose_pinning,
     limits_below_free,
 )
 from vmtool.memory.injected_faults import apply
+from vmtool.memory.rlimits_and_privileges import soft_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -187,7 +187,7 @@ class DeviceContext:
                 limits=limits_below_free(
                     mps=bool(attributes.get("mps")), integrated=bool(self.info.integrated)
                 ),
-                address_limit_bytes=address_limit_bytes(),
+                address_limit_bytes=soft_limit("RLIMIT_AS"),
             )
         )
         return error.copy(found)

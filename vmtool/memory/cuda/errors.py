@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Self
 
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.errors import Diagnosis, OutOfMemoryError
-from vmtool.memory.rlimits_and_privileges import how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import how_to_raise, soft_limit
 from vmtool.no_memory import is_no_memory, why_no_memory
 from vmtool.units import format_size
 
@@ -417,7 +417,7 @@ def limits_below_free(*, mps: bool, integrated: bool) -> tuple[str, ...]:
         found.append(f"LD_PRELOAD is {preloaded}, which may enforce a quota")
     quota = sorted(name for name in os.environ if name.startswith("CUDA_DEVICE_MEMORY_LIMIT"))
     found += [f"{name} is {os.environ[name]}" for name in quota]
-    limit = address_limit_bytes()
+    limit = soft_limit("RLIMIT_AS")
     if limit is not None:
         found.append(f"RLIMIT_AS is {format_size(limit)}")
     descriptors = _descriptors()
@@ -428,19 +428,13 @@ def limits_below_free(*, mps: bool, integrated: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-def address_limit_bytes() -> int | None:
-    """Return RLIMIT_AS in bytes; ``None`` where there is no such limit."""
-    limit = read_resource_limit("RLIMIT_AS")
-    return None if limit is None else limit.soft
-
-
 def _descriptors() -> tuple[int, int] | None:
     """Return how many descriptors are open, and how many may be; ``None`` if not available."""
-    limit = read_resource_limit("RLIMIT_NOFILE")
-    if sys.platform != "linux" or limit is None or limit.soft is None:
+    limit = soft_limit("RLIMIT_NOFILE")
+    if sys.platform != "linux" or limit is None:
         return None
     try:
         used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - one call, no Path objects
     except OSError:
         return None
-    return used, limit.soft
+    return used, limit

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.counter_types import Counters, MemoryLimits, ProcessLimits, parse_kib
-from vmtool.memory.rlimits_and_privileges import read_resource_limit
+from vmtool.memory.rlimits_and_privileges import soft_limit
 from vmtool.units import KIB
 
 if TYPE_CHECKING:
@@ -235,11 +235,6 @@ def read_limits() -> MemoryLimits:
 
 def read_process_limits() -> ProcessLimits:
     """Return what this process uses, and its limits."""
-
-    def soft(name: str) -> int | None:
-        limit = read_resource_limit(name)
-        return None if limit is None else limit.soft
-
     status = read_kib("/proc/self/status")
     space = status.get("VmSize")
     if sys.platform == "darwin":
@@ -250,10 +245,10 @@ def read_process_limits() -> ProcessLimits:
         mappings=count_mappings(),
         max_mappings=_read_int("/proc/sys/vm/max_map_count"),
         address_space_bytes=space,
-        address_space_limit_bytes=soft("RLIMIT_AS"),
+        address_space_limit_bytes=soft_limit("RLIMIT_AS"),
         data_bytes=status.get("VmData"),
-        data_limit_bytes=soft("RLIMIT_DATA"),
-        memlock_limit_bytes=soft("RLIMIT_MEMLOCK"),
+        data_limit_bytes=soft_limit("RLIMIT_DATA"),
+        memlock_limit_bytes=soft_limit("RLIMIT_MEMLOCK"),
     )
 
 

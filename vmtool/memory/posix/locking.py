@@ -19,7 +19,7 @@ from typing import Final
 from vmtool.memory.errors import Diagnosis, call_failure
 from vmtool.memory.posix.calls import last_errno
 from vmtool.memory.posix.counters import read_kib
-from vmtool.memory.rlimits_and_privileges import has_capability, how_to_raise, read_resource_limit
+from vmtool.memory.rlimits_and_privileges import has_capability, how_to_raise, soft_limit
 from vmtool.units import format_size
 
 _CAP_IPC_LOCK: Final = 14  # include/uapi/linux/capability.h
@@ -77,8 +77,7 @@ def lock_code() -> None:
 
 def lock_limit() -> int | None:
     """Return how many bytes this process may lock; ``None`` if RLIMIT_MEMLOCK does not limit it."""
-    limit = read_resource_limit(_LIMIT)
-    return None if limit is None or exempt_from_limit() else limit.soft
+    return None if exempt_from_limit() else soft_limit(_LIMIT)
 
 
 def exempt_from_limit() -> bool:
