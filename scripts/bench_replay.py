@@ -27,8 +27,8 @@ from vmtool.kv.sources.model_lookup import load
 from vmtool.kv.traces.trace import Trace
 from vmtool.replay.account import Account
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation
+from vmtool.replay.trace_to_result import make_store
 from vmtool.results.kv_replay import OnRefusal
 from vmtool.units import GIB, KIB, MIB, format_duration, format_size
 

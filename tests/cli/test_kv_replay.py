@@ -21,7 +21,7 @@ from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
 from vmtool.kv.sources.model_lookup import load
 from vmtool.memory.windows.wine import wine_version
-from vmtool.replay.run import run_replay
+from vmtool.replay.trace_to_result import run_replay
 from vmtool.report import kv_replay as report
 from vmtool.report.kv_replay_page import compare_html
 from vmtool.results.kv_replay import ComparedReplay, ReplayComparison

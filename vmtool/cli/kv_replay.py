@@ -413,8 +413,8 @@ def _replay(
     stop: Callable[[], bool],
 ) -> ReplayResult:
     from vmtool.input_files import is_stream
-    from vmtool.replay.run import run_replay
     from vmtool.replay.safe_memory import open_safely
+    from vmtool.replay.trace_to_result import run_replay
 
     plan, settings = rules.plan, rules.settings
     if backing is None:

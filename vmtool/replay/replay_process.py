@@ -32,7 +32,7 @@ from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
 from vmtool.memory.threads import start_thread
 from vmtool.replay.real_memory import open_memory
-from vmtool.replay.run import run_replay
+from vmtool.replay.trace_to_result import run_replay
 from vmtool.results.kv_replay import ReplayAccident, ReplayResult
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from vmtool.machine.preflight import (
 from vmtool.memory.threads import stack_bytes
 from vmtool.replay.account import Account
 from vmtool.replay.real_memory import open_memory
-from vmtool.replay.run import make_store
+from vmtool.replay.trace_to_result import make_store
 from vmtool.units import MIB, format_size
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from vmtool.replay.account import Account
 from vmtool.replay.blocks_as_bits import BlockMasks
 from vmtool.replay.blocks_as_bytes import BlockFlags
 from vmtool.replay.replay_recorder import Recorder
-from vmtool.replay.run import make_store
 from vmtool.replay.simulation import Simulation
+from vmtool.replay.trace_to_result import make_store
 
 GRANULE = 96
 

@@ -11,7 +11,7 @@ from vmtool.kv.traces.formats import Request
 from vmtool.memory.backing_by_name import open_backing
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import run_replay
+from vmtool.replay.trace_to_result import run_replay
 from vmtool.results.kv_replay import OnRefusal
 
 #: So short that small traces have several named blocks.

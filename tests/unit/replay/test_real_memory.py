@@ -19,7 +19,7 @@ from vmtool.memory.counters import read_range
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import run_replay
+from vmtool.replay.trace_to_result import run_replay
 from vmtool.results.kv_replay import OnRefusal
 
 GRANULE = 64 << 10

@@ -16,8 +16,8 @@ from vmtool.kv.traces.formats import Request
 from vmtool.replay.account import Account
 from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import make_store, run_replay
 from vmtool.replay.simulation import Simulation
+from vmtool.replay.trace_to_result import make_store, run_replay
 from vmtool.results.kv_replay import OnRefusal
 
 

@@ -8,7 +8,7 @@ from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources.model_lookup import load
 from vmtool.kv.traces.formats import Request
 from vmtool.replay.rules import Plan
-from vmtool.replay.run import run_replay
+from vmtool.replay.trace_to_result import run_replay
 from vmtool.results.kv_replay import OnRefusal
 
 
