@@ -81,11 +81,13 @@ def _row_of(
         labels: Its values by axis.
         refusals: Gets what it cannot do.
     """
+    from vmtool.kv.element_formats import find_format
     from vmtool.kv.engines.llamacpp import LlamaCppResult
     from vmtool.kv.engines.trtllm import TrtllmResult
     from vmtool.kv.engines.vllm import VllmResult
     from vmtool.kv.estimate import answer_of, need_of
     from vmtool.kv.estimate_compare_result import ComparisonRow
+    from vmtool.kv.packing.policies import POLICIES, unknown_policy
 
     budget = request.memory
     row = ComparisonRow(
@@ -98,9 +100,6 @@ def _row_of(
         context_tokens=request.options.context or request.model.context_tokens or 8192,
         budget_bytes=None if budget is None else budget.total_bytes,
     )
-    from vmtool.kv.element_formats import find_format
-    from vmtool.kv.packing.policies import POLICIES, unknown_policy
-
     if request.options.policy not in POLICIES:
         raise unknown_policy(request.options.policy)
     if "dtype" in labels:
