@@ -319,9 +319,6 @@ pytest.importorskip("distributed")
 ON_LOOPBACK = pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8 on its loopback"
 )
-MODULE = (
-    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], run_name='__main__')"
-)
 
 
 def free_port():

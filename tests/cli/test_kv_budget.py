@@ -1,15 +1,12 @@
 """``vmtool kv-estimate --budget`` and ``--weights``: sizes, devices, this machine, files."""
 
 import json
-import re
 import shlex
 
 import pytest
 
 from vmtool.errors import UnavailableError
 from vmtool.units import GIB
-
-NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
 
 def first_paragraph(text):

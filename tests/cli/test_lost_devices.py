@@ -11,7 +11,6 @@ import pytest
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in needs Linux")
 
 MIB = 1 << 20
-GIB = 1 << 30
 
 STRESS = ["stress", "--backing", "cuda", "--runs", "1", "--capacity", "64MiB", "--json"]
 
