@@ -78,7 +78,15 @@ _HYBRID: Final = frozenset(
     ]
 )
 #: Models that it does not run, and whose caches are not those that it would make of such layers.
-_NOT_RUN: Final = frozenset(["deepseek_v41", "deepseek_v41_text", "diffusion_gemma_text"])
+_NOT_RUN: Final = frozenset(
+    [
+        "deepseek_v41",
+        "deepseek_v41_text",
+        "diffusion_gemma_text",
+        "granite_switch",
+        "moonshot_kimia",
+    ]
+)
 #: EXAONE 4's window is used with 64 layers only (its 32B model).
 _WINDOW_LAYERS: Final = {"exaone4": 64}
 #: K and V of MiniCPM3 are made of the latent before they are kept, V at its own width, hidden size /

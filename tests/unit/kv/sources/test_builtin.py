@@ -52,6 +52,12 @@ def test_nemotron_51b_has_fewer_kv_heads_in_some_layers():
     assert elements[:8] == [2048, 1024, 2048, 2048, 2048, 512, 512, 256]
 
 
+def test_granite_switch_keeps_one_kv_head_more_than_granite():
+    layers = model_lookup.load("granite-switch-4.1-3b").layers
+    elements = [sum(tensor.elements_per_token for tensor in layer.tensors) for layer in layers]
+    assert elements == [2 * 1 * 64, *40 * [2 * 8 * 64]]
+
+
 def test_each_entry_has_a_name_of_its_own_and_so_has_each_model_of_the_hub():
     folder = Path(builtin.__file__).with_name("models")
     lines = [line for path in folder.glob("*.txt") for line in path.read_text("utf-8").splitlines()]

@@ -129,6 +129,7 @@ _WITH_WEIGHTS: Final = {
     "phi3small": "modeling_phi3_small.py",
     "minimax_m1": "modeling_minimax_m1.py",
     "minimax_text_01": "modeling_minimax_text_01.py",
+    "moonshot_kimia": "modeling_moonshot_kimia.py",
     "nemotron_labs_diffusion": "modeling_nemotron_labs_diffusion.py",
     "openelm": "modeling_openelm.py",
     "phi-msft": "modeling_phi.py",

@@ -102,6 +102,7 @@ _SUSPECT_IF_UNKNOWN: Final = (
     r"|^cca_|^(?:expand|kda_layers|layers|shift_count|new_decoder_architecture)$"
     r"|^(?:decoder_layers|num_blocks|num_decoder_layers|num_layers_per_stack|num_transformer_layers)$"
     r"|^(?:emb_dim|embed_dim|embedding_dim|model_dim|n_input_layers|n_output_layers)$"
+    r"|^(?:kimia_mimo_layers|num_adapters)$"
 )
 #: What a wrapper may say of how often its decoder runs.
 _WRAPPER_LOOPS: Final = r"(?:^|_)(?:loops?|ut_steps?|recursions?)(?:_|$)"

@@ -160,7 +160,7 @@ def test_a_flag_that_the_architecture_has_no_use_for_is_refused():
 def test_each_architecture_names_its_source(architecture):
     source = source_of(architecture, families()[architecture])
     assert re.fullmatch(
-        r"modeling_\w+\.py (of transformers 5\.24|beside the weights)"
+        r"modeling_\w+\.py (of transformers 5\.24|beside the weights|of github\.com/[\w/-]+)"
         r"|models/[\w/]+\.py of (vLLM 0\.33|SGLang 0\.5\.23)",
         source,
     )

@@ -107,6 +107,67 @@ def test_minimax_m2_attends_in_all_layers_though_it_has_fields_of_its_predecesso
     assert shapes(geometry) == [(8, 128), (8, 128)]
 
 
+#: ibm-granite/granite-switch-4.1-3b-preview, with fewer layers.
+SWITCH = {
+    "model_type": "granite_switch",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "hidden_size": 2560,
+    "layer_types": 4 * ["attention"],
+    "num_adapters": 12,
+    "projection_head_dim": 64,
+    "switch_head_dim": 32,
+    "control_token_gain": 15.0,
+    "max_lora_rank": 32,
+    "mamba_n_heads": 128,
+    "mamba_expand": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "switch"),
+    [
+        ({"num_adapters": 0}, []),
+        ({}, [(1, 64)]),
+        ({"switch_type": "single"}, [(1, 64)]),
+        ({"switch_type": "multi"}, [(1, 32), (1, 64)]),
+        # No file with the later switch lacks the order of its code, 2 to the power of which is a word.
+        ({"ms_code_m": 6, "ms_counting_head_dim": 8}, [(1, 32), (1, 64)]),
+        ({"ms_code_m": 8, "ms_counting_head_dim": 48}, [(1, 48), (1, 256)]),
+    ],
+)
+def test_granite_switch_has_layers_of_one_kv_head_before_the_others(fields, switch):
+    layers = model({**SWITCH, **fields}).layers
+    found = [(t.heads, t.dim) for layer in layers for t in layer.tensors]
+    own = [shape for shape in switch for _ in ("k", "v")]
+    assert found == own + (4 - len(switch)) * [(8, 64), (8, 64)]
+    assert [layer.index for layer in layers] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"switch_type": "triple"}, "switch_type"),
+        ({"num_hidden_layers": 1, "layer_types": ["attention"]}, "num_hidden_layers"),
+    ],
+)
+def test_granite_switch_must_be_one_of_two_and_have_layers_after_it(fields, named):
+    with pytest.raises(InputError, match=named):
+        model({**SWITCH, **fields})
+
+
+def test_the_audio_branch_of_kimi_audio_keeps_as_much_as_its_other_layers():
+    # moonshotai/Kimi-Audio-7B-Instruct, with fewer layers.
+    file = {"model_type": "moonshot_kimia", "num_hidden_layers": 4, "num_attention_heads": 28}
+    file |= {"num_key_value_heads": 4, "hidden_size": 3584, "kimia_mimo_audiodelaytokens": 6}
+    branch = {"kimia_mimo_layers": 2, "kimia_mimo_transformer_from_layer_index": 1}
+    layers = model({**file, **branch}).layers
+    assert [layer.index for layer in layers] == [0, 1, 2, 3, 4, 5]
+    assert {(t.heads, t.dim) for layer in layers for t in layer.tensors} == {(4, 128)}
+    assert len(model(file).layers) == 4
+
+
 def test_a_fractional_head_dim_is_rounded_down_as_engines_do():
     geometry = model({**LLAMA, "num_attention_heads": 96})
     assert shapes(geometry)[0][1] == 42

@@ -136,6 +136,38 @@ def _heads_per_layer(fields: Fields) -> tuple[Layer, ...]:
     return tuple(Layer(i, LayerKind.FULL, pair(kv, dim, dim_v)) for i, kv in enumerate(per_layer))
 
 
+def _granite_switch(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Granite Switch: the first layers choose the adapter of each token, with one KV head each.
+
+    Its first switch is one layer. The later one has a layer that counts adapters' tokens and one
+    whose keys are words of a code; only files with it state ``ms_code_m``.
+    """
+    fields.raw("switch_head_dim")  # for tests of the switch alone
+    fields.raw("projection_head_dim")
+    if not fields.optional("adapters", low=0):
+        return layers
+    dim = fields.optional("projection_head_dim") or head_dim(fields)
+    code = fields.optional("ms_code_m", high=20)
+    kind = fields.text("switch_type") or ("single" if code is None else "multi")
+    if kind not in ("single", "multi"):
+        fields.fail("switch_type", f"{kind[:40]!r} is not understood; known: single, multi")
+    counting = fields.optional("ms_counting_head_dim") or 32
+    word = max(dim, 2 ** (code or 6), 32)
+    dims = [dim] if kind == "single" else [max(counting, 32), word]
+    if len(layers) <= len(dims):
+        fields.fail("num_hidden_layers", f"is {len(layers)}, with {len(dims)} for the switch")
+    fields.derived("switch_layers", len(dims), f"switch_type is {kind}: one KV head of {dims}")
+    switch = tuple(Layer(i, LayerKind.FULL, pair(1, dim, dim)) for i, dim in enumerate(dims))
+    return switch + layers[len(dims) :]
+
+
+def _kimi_audio(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Kimi-Audio: the layers of its branch for audio follow those for text, and keep as much."""
+    branch = fields.optional("audio_layers", low=0, high=MAX_LAYERS) or 0
+    again = tuple(replace(layers[0], index=len(layers) + i) for i in range(branch))
+    return layers + again
+
+
 _WINDOW = LayerKind.WINDOW
 _WINDOWED = Family(plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES)
 _QWEN2 = Family(plan=layer_kinds.window_above, meaning=layer_kinds.WINDOW_NAMES)
@@ -481,6 +513,24 @@ KEYS_AND_VALUES: dict[str, Family] = {
     "deci": Family(
         build=_heads_per_layer,
         names={"kv_heads": ("num_key_value_heads_per_layer",)},
+    ),
+    "granite_switch": Family(
+        finish=_granite_switch,
+        names={"adapters": ("num_adapters",)},
+        mha_by_default=True,
+        # Those of its parent class, whose other layers are Mamba's; a switch has none.
+        harmless=frozenset(
+            {"mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state"}
+            | {"mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias"}
+            | {"max_lora_rank"}
+        ),
+        source="modeling_granite_switch.py of github.com/generative-computing/granite-switch",
+    ),
+    "moonshot_kimia": Family(
+        finish=_kimi_audio,
+        names={"audio_layers": ("kimia_mimo_layers",)},
+        harmless=frozenset({"kimia_mimo_audiodelaytokens"})
+        | {"kimia_mimo_transformer_from_layer_index"},
     ),
     "nemotron-nas": Family(build=_block_configs),
     # One KV head (vLLM's Step3TextAttention).
