@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import COUNT, SIZE, BackingName, Command, option_group, output_options
 from vmtool.cli.output import Output
 from vmtool.cli.streams import progress_line
-from vmtool.errors import CheckFailedError, ExitCode, UnavailableError, UsageError, VmtoolError
+from vmtool.errors import (
+    CheckFailedError,
+    ExitCode,
+    RefusedError,
+    UnavailableError,
+    UsageError,
+    VmtoolError,
+)
+from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +97,6 @@ def command(
     of chunk sizes. Several devices are measured one after the other. With --beside-work, wrong
     contents exit 3 and a lost device exits 1.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.memory.backing_by_name import ALL_DEVICES, device_ordinal
     from vmtool.memory.cuda.devices import devices
     from vmtool.probes.allocators import AllocatorOptions
@@ -146,8 +155,6 @@ def _measure(
     show: Callable[[str], None],
     stopping: Callable[[], bool],
 ) -> tuple[DeviceAllocators, VmtoolError | None]:
-    from dataclasses import replace
-
     from vmtool.probes.allocators import measure_allocators
     from vmtool.probes.allocators_beside_work import run_beside_work
 
@@ -183,11 +190,9 @@ def _judge(device: DeviceAllocators) -> None:
 
 
 def _budget(ordinal: int, budget: int | None) -> int:
-    from vmtool.errors import RefusedError
     from vmtool.machine.device_memory import read_device_memory
     from vmtool.machine.preflight import safe_device_part
     from vmtool.memory.cuda.devices import device
-    from vmtool.units import format_size
 
     safe = safe_device_part(read_device_memory(device(ordinal)).free_bytes)
     if budget is None:

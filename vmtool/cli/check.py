@@ -6,6 +6,7 @@ import os
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import (
     Command,
     all_backings_option,
@@ -15,7 +16,7 @@ from vmtool.cli.options import (
 )
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.streams import progress_line, tell
-from vmtool.errors import CheckFailedError, ExitCode
+from vmtool.errors import CheckFailedError, ExitCode, VmtoolError
 from vmtool.units import format_duration
 
 _HANG_NS = 30 * 10**9
@@ -46,7 +47,6 @@ def command(
     device. It commits at most 256 MiB. The exit code is 3 if something is wrong.
     """  # noqa: D301 - click's own mark
     from vmtool.check import run_check
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.machine import read_facts
     from vmtool.machine.doctor.device_rules import examine_devices
     from vmtool.machine.doctor.findings import Rating
@@ -95,7 +95,6 @@ def command(
 
 def _backings(*, host: bool) -> list[str]:
     """Return the host, or none, and every CUDA device that can be used."""
-    from vmtool.errors import VmtoolError
     from vmtool.memory.cuda.devices import devices
 
     try:

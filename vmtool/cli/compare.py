@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from vmtool.cli.options import Command, html_option, option_group, output_options
+from vmtool.errors import ExitCode, InputError, UsageError
 
 
 class _Percent(click.FloatRange):
@@ -89,7 +90,6 @@ def command(
     from vmtool.compare.changes import compare
     from vmtool.compare.confidence_intervals import fewest_runs
     from vmtool.compare.run_sets import read_set
-    from vmtool.errors import ExitCode, InputError, UsageError
     from vmtool.report.compare import left_out_text, to_text, warnings_of
 
     if before == after == "-":

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from vmtool.cli.app import main
 from vmtool.cli.options import Command, output_file_option
+from vmtool.errors import ExitCode
 
 if TYPE_CHECKING:
     from click.shell_completion import ShellComplete
@@ -30,9 +32,7 @@ def command(*, shell: str, path: str) -> int:
     """  # noqa: D301 - click's own mark
     from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
-    from vmtool.cli.app import main
     from vmtool.cli.output import Output
-    from vmtool.errors import ExitCode
 
     kinds: dict[str, type[ShellComplete]] = {
         "bash": BashComplete,

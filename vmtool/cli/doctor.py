@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from vmtool.cli.options import Command, all_backings_option, host_option, output_options
 from vmtool.cli.output import Output
-from vmtool.errors import CheckFailedError
+from vmtool.errors import CheckFailedError, VmtoolError
 
 if TYPE_CHECKING:
     from vmtool.machine.device_facts import DeviceFacts
@@ -60,9 +61,6 @@ def command(
 
 def _describe_devices(ordinal: int | None) -> tuple[DeviceFacts, ...]:
     """Return the facts of one device, or of all; none where the driver fails: the findings say it."""
-    from contextlib import suppress
-
-    from vmtool.errors import VmtoolError
     from vmtool.machine.device_facts import read_device_facts
     from vmtool.memory.cuda.devices import device, devices
 

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vmtool.cli.app import COMMAND_AFTER
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import DURATION, FILE, Command, csv_option, html_option, output_options
 from vmtool.cli.output import Output, command_line, keep_inputs
 from vmtool.cli.streams import progress_line, tell
-from vmtool.errors import ExitCode, UsageError
+from vmtool.errors import ExitCode, InputError, UsageError
+from vmtool.units import parse_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,16 +112,12 @@ def command(
     are alike are compared by the mean of their runs; at least 8 of them and 2 runs each are needed.
     The exit code is 3 if a machine differs or has failed checks.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.app import COMMAND_AFTER
-
     arguments = context.meta.get(COMMAND_AFTER, ())
     chosen = FleetOptions(arguments=arguments, threshold=_part(threshold), **options)
     return _run(chosen, Output(as_json, path, quiet))
 
 
 def _part(text: str) -> float:
-    from vmtool.units import parse_percent
-
     try:
         part = parse_percent(text)
     except ValueError as error:
@@ -187,7 +186,6 @@ def _check_command(arguments: tuple[str, ...]) -> None:
 
 
 def _run(options: FleetOptions, output: Output) -> int:
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.fleet.judge import baseline_of, judge
     from vmtool.fleet.machines import Fleet
     from vmtool.fleet.result_files import list_files
@@ -305,7 +303,6 @@ def _read_baseline(path: str) -> FleetBaseline:
     Raises:
         InputError: If it is not one.
     """
-    from vmtool.errors import InputError
     from vmtool.input_files import read_bytes
     from vmtool.json_documents import MAX_BYTES, DocumentError, decode, parse
     from vmtool.results.document_versions import document_named

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import (
     COUNT,
     SIZE,
@@ -117,9 +118,6 @@ def command(*, options: GrowOptions, as_json: bool, path: str, quiet: bool) -> i
 
 
 def _run(options: GrowOptions, output: Output) -> int:
-    from dataclasses import replace
-
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import is_fresh_zero, read_device_of
     from vmtool.machine.device_memory import device_free

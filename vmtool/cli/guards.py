@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import Command, backing_option, host_option, output_options
 from vmtool.cli.output import Output
 from vmtool.cli.stress_options import method_option
@@ -32,7 +33,6 @@ def command(
 
     A write to memory that is not committed must end the process. With advise it does not, as that method has no guards.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.json_documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vmtool.cli.app import COMMAND_AFTER
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import (
     COUNT,
     DURATION,
@@ -26,6 +28,7 @@ from vmtool.cli.options import (
 from vmtool.cli.output import Output, command_line, replace_whole
 from vmtool.cli.streams import progress_line, tell
 from vmtool.errors import CallError, ExitCode, UsageError, VmtoolError
+from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from vmtool.cli.interrupt import Interruption
@@ -130,7 +133,6 @@ def command(
     watch prints one report, or one JSON document, when it ends, even after Ctrl-C or SIGTERM. The
     process is never stopped, attached to or written to.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.app import COMMAND_AFTER
     from vmtool.inspect.trends_and_conditions import parse_condition
     from vmtool.inspect.watch import InspectOptions
 
@@ -195,7 +197,6 @@ def _inspect(
     asked: InspectCommand,
     child: WatchedProgram | None = None,
 ) -> InspectResult:
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.inspect.memory_areas import ProcessGoneError
     from vmtool.inspect.watch import look, watch
 
@@ -241,8 +242,6 @@ def _refresh_metrics(path: str, watched: Watch) -> None:
 
 
 def _line(counters: Sample | None) -> str:
-    from vmtool.units import format_duration, format_size
-
     if counters is None:
         return ""
     words = format_duration(counters.at_ns)
@@ -257,7 +256,6 @@ def _run_program(asked: InspectCommand, options: InspectOptions, output: Output)
     """Start a command, watch it to its end, and return its exit code."""
     # All that takes time comes before the start, so that the first sample follows it at once: the
     # imports, and the name of the user.
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.inspect.processes import OTHER_PROC, open_process, shows_other_pids
     from vmtool.machine import read_facts
     from vmtool.machine.run_conditions import RunConditionsWatch

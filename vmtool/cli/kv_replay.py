@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
+from vmtool.cli.kv_compare_axes import split_axes
 from vmtool.cli.kv_model_and_budget import (
     BLOCK,
     GIVEN,
@@ -38,6 +40,7 @@ from vmtool.cli.options import (
 from vmtool.cli.output import Output, command_line, keep_inputs
 from vmtool.cli.streams import progress_line, tell
 from vmtool.errors import ExitCode, UsageError, VmtoolError
+from vmtool.units import count_of, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -267,7 +270,6 @@ def command(*, name_host: bool, as_json: bool, path: str, quiet: bool, **options
     admission, then each decode step adds a token. Time is simulated; with --backing the memory is
     real.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_compare_axes import split_axes
     from vmtool.cli.kv_replay_compare import AXES
 
     names, axes = split_axes(options.pop("trace"), options.pop("compare"), AXES)
@@ -302,7 +304,6 @@ class _Run:
         self._output = output
 
     def run(self) -> int:
-        from vmtool.cli.interrupt import watch_signals
         from vmtool.cli.kv_replay_compare import compare_cells, compare_elsewhere, replay_cells
 
         options = self._options
@@ -390,7 +391,6 @@ class _Run:
         from vmtool.report.csv_and_openmetrics import replay_comparison_csv
         from vmtool.report.kv_replay import compare_text
         from vmtool.report.kv_replay_page import compare_html
-        from vmtool.units import count_of
 
         self._output.emit(result, lambda console: compare_text(result, console))
         self._output.save(self._html, lambda: compare_html(result, command_line()))
@@ -446,8 +446,6 @@ def _replay(
 
 def _progress(trace: Trace) -> Callable[[], str]:
     """Return a function that says how far the reading of *trace* is, and how long it will take."""
-    from vmtool.units import format_duration
-
     started_s = time.monotonic()
 
     def text() -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.cli.kv_compare_axes import check_granule
 from vmtool.errors import UsageError
+from vmtool.units import format_size
 
 if TYPE_CHECKING:
     from vmtool.cli.kv_model_and_budget import ChosenMemory
@@ -223,8 +224,6 @@ class ReplayOptions:
 
 def _origin(budget: Budget) -> str:
     """Return where the memory for the KV cache came from, and what was subtracted."""
-    from vmtool.units import format_size
-
     weights = budget.weights_bytes
     text = f"{format_size(weights)} of" if weights else "no"
     return f"{budget.origin}, {text} weights subtracted"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import Command, backing_option, host_option, output_options
 from vmtool.cli.output import Output
 from vmtool.cli.streams import progress_line
@@ -55,9 +57,6 @@ def command(
     On a device, commit and mappings go on until the driver refuses. Unless NVML shows that no other
     program uses the device, this needs --force; without it the exit code is 5.
     """  # noqa: D301 - click's own mark
-    from dataclasses import replace
-
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.json_documents import plain
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import read_device_of

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.kv_model_and_budget import load_cost
 from vmtool.cli.options import (
     COUNT,
@@ -86,7 +87,6 @@ def command(
     without them. On a device the granules are handles of 1, 3 and 8 times its granularity, unless
     --chunk is given; `vmtool allocators` measures more sizes.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.machine import read_facts
     from vmtool.report.matrix import to_html, to_text
     from vmtool.stress.matrix import run_matrix

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import click
 
+from vmtool.cli.interrupt import wait_for_enter
 from vmtool.cli.options import SIZE, Command, backing_options, huge_option, output_options
 from vmtool.cli.output import Output
 from vmtool.errors import CheckFailedError, ExitCode
@@ -43,8 +45,6 @@ def command(
     of memory areas may change by at most one; otherwise the exit code is 3. Nothing is committed,
     so SIZE may be larger than RAM.
     """  # noqa: D301 - click's own mark
-    from dataclasses import replace
-
     from vmtool.machine import read_facts
     from vmtool.machine.device_facts import read_device_of
     from vmtool.memory.backing_by_name import open_backing
@@ -78,8 +78,6 @@ def command(
 
 def _hold(output: Output, base: int) -> bool:
     """Wait; return whether Enter ended it, not a signal."""
-    from vmtool.cli.interrupt import wait_for_enter
-
     message = f"holding {base:#x} in process {os.getpid()}; press Enter or Ctrl-C to end"
     try:
         wait_for_enter(lambda: output.notice(message))

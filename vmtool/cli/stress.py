@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from vmtool.cli.interrupt import watch_signals
 from vmtool.cli.options import Command, devices_options, output_options
 from vmtool.cli.output import Output, command_line
 from vmtool.cli.streams import progress_line, tell
@@ -149,7 +150,6 @@ def _run(
     facts: MachineFacts,
     room: Room,
 ) -> StressResult:
-    from vmtool.cli.interrupt import watch_signals
     from vmtool.stress.parent.run_workers import run_stress
     from vmtool.stress.plan import open_backings, settle
 
