@@ -100,7 +100,7 @@ class DeviceContext:
         if times is not None:
             self.call = times.wrap(self.call)
         if faults is not None:
-            self.call = inject(self.call, self.driver, faults)
+            self.call = _inject(self.call, self.driver, faults)
         self._handle: int = self.call("cuDevicePrimaryCtxRetain", ordinal)
         # Finalizers run at exit in the reverse order of their making: after the reservations'.
         self._finalizer = weakref.finalize(self, _release, self.driver, ordinal)
@@ -247,7 +247,7 @@ class CallTimes:
         return taken
 
 
-def inject(call: Caller, driver: driver.Driver, faults: FaultyCalls) -> Caller:
+def _inject(call: Caller, driver: driver.Driver, faults: FaultyCalls) -> Caller:
     """Return *call* with the calls that *faults* name failing as if the driver had answered so.
 
     Raises:
