@@ -133,6 +133,12 @@ def _known(name: str) -> tuple[str, list[str]]:
     return entry
 
 
+def _own(words: list[str], spelled: str) -> tuple[str, str]:
+    """Return the context and the GB that follow *spelled*, which are of that model of the hub only."""
+    context, _, gb = (_noted(words, f"{spelled}=") or "").partition(",")
+    return context, gb
+
+
 def origin_of(name: str) -> str:
     """Return where the fields of the built-in model *name* were read."""
     _, words = _known(name)
@@ -162,8 +168,8 @@ def config_of(name: str) -> dict[str, Any]:
             for name_of_object in outer:
                 target = target.setdefault(name_of_object, {})
             target[key] = _blocks(text) if key == "block_configs" else _value(text)
-    context = _noted(words, f"{spelled}=")
-    return config if context is None else {**config, "max_position_embeddings": int(context)}
+    context, _ = _own(words, spelled)
+    return {**config, "max_position_embeddings": int(context)} if context else config
 
 
 def _value(text: str) -> Any:
@@ -192,11 +198,12 @@ def published_bytes(name: str) -> int | None:
     """Return how large the published weights of the built-in model *name* are, if known.
 
     That is two bytes for each parameter where the checkpoint has all of them so; else its published
-    size in GB, or what its parameters take in their types.
+    size in GB, or what its parameters take in their types. A quantised model of the hub has its own.
     """
-    _, words = _known(name)
+    spelled, words = _known(name)
     params, computed, gb = (_noted(words, f"{word}=") for word in _WEIGHTS)
-    count = params or computed
+    _, own = _own(words, spelled)
+    count, gb = (None, own) if own else (params or computed, gb)
     if count is not None:
         return 2 * int(count)
     return None if gb is None else int(float(gb.lstrip("~")) * 1e9)
@@ -204,7 +211,9 @@ def published_bytes(name: str) -> int | None:
 
 def weights_origin(name: str) -> str:
     """Return how `published_bytes` knows the weights of the built-in model *name*."""
-    _, words = _known(name)
+    spelled, words = _known(name)
+    if _own(words, spelled)[1]:
+        return "as published"
     counted = _noted(words, "computed=") or (_noted(words, "gb=") or "").startswith("~")
     made = "computed from its config" if counted else "as published"
     # Sizes in GB are of checkpoints whose types differ.

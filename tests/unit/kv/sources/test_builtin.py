@@ -127,6 +127,27 @@ def test_weights_are_two_bytes_a_parameter_or_the_published_size():
     assert builtin.published_bytes("gpt-oss-20b") == 13_800_000_000
 
 
+def test_a_quantised_model_of_the_hub_has_weights_of_its_own_and_the_layers_of_its_entry():
+    assert builtin.published_bytes("Qwen/Qwen3-8B-FP8") == 9_453_000_000
+    assert builtin.published_bytes("qwen3-30b-a3b-thinking-2507-fp8") == 31_200_000_000
+    assert builtin.weights_origin("Qwen/Qwen3-8B-FP8") == "as published"
+    assert builtin.weights_origin("Qwen/Qwen3-8B") == "as published, 16-bit"
+    model = model_lookup.load("Qwen/Qwen3-30B-A3B-Thinking-2507-FP8")
+    assert model.context_tokens == 262144
+    assert model.layers == model_lookup.load("qwen3-30b-a3b").layers
+
+
+def test_quantised_weights_take_a_quarter_to_three_quarters_of_those_of_16_bits():
+    found = {
+        hub: builtin.published_bytes(hub) / builtin.published_bytes(name)
+        for name in builtin.names()
+        for hub in builtin.on_hub(name)
+        if builtin.published_bytes(hub) != builtin.published_bytes(name)
+    }
+    assert len(found) > 100
+    assert {hub: share for hub, share in found.items() if not 0.25 < share < 0.75} == {}
+
+
 def test_weights_that_nobody_published_are_said_to_be_computed():
     assert builtin.weights_origin("llama-3.1-8b") == "as published, 16-bit"
     assert builtin.weights_origin("gpt-oss-20b") == "as published"
