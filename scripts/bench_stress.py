@@ -30,7 +30,7 @@ from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.run_workers import run_stress
 from vmtool.stress.plan import settle
-from vmtool.stress.room import Room
+from vmtool.stress.safe_memory import Room
 from vmtool.stress.worker.session import Session
 
 if TYPE_CHECKING:

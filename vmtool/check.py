@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results.check_outcomes import Value
     from vmtool.results.stress import StressResult
-    from vmtool.stress.room import Room
+    from vmtool.stress.safe_memory import Room
 
 #: Committed at once, at most; less where less is safe.
 MOST_BYTES: Final = 256 * MIB

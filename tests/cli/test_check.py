@@ -15,7 +15,7 @@ from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.check_sentences import summarize
 from vmtool.report.recommendation_and_advice import method_option_words
 from vmtool.results.check_outcomes import Check, CheckOutcome
-from vmtool.stress.room import measure_room
+from vmtool.stress.safe_memory import measure_room
 from vmtool.units import MIB
 
 

@@ -16,7 +16,7 @@ from stored_runs import described
 
 from vmtool.cli import kv_replay as module
 from vmtool.cli.kv_replay_compare import compare_cells, replay_cells
-from vmtool.cli.kv_replay_request import ReplayOptions
+from vmtool.cli.kv_replay_options import ReplayOptions
 from vmtool.errors import RefusedError
 from vmtool.kv.estimate import Budget
 from vmtool.kv.sources.model_lookup import load

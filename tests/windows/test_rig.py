@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATHS = (
     *("windows", "contract", "unit/memory", "unit/probes"),
     *("unit/machine/doctor/test_windows.py", "unit/machine/test_run_conditions.py"),
-    *("unit/stress/parent/test_worker_process.py", "unit/stress/worker/test_contents.py"),
+    *("unit/stress/parent/test_worker_process.py", "unit/stress/worker/test_host_contents.py"),
     *("unit/stress/worker/test_host_counters.py", "unit/stress/test_journal.py"),
     "unit/stress/worker/test_session.py",
     *("unit/test_json_documents.py", "unit/test_errors.py", "unit/test_no_memory.py"),

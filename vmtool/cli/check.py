@@ -52,7 +52,7 @@ def command(
     from vmtool.machine.doctor.findings import Rating
     from vmtool.memory.backing_by_name import ALL_DEVICES, device_ordinal, open_backing
     from vmtool.report.check import answer, to_html, to_markdown, to_text
-    from vmtool.stress.room import measure_room
+    from vmtool.stress.safe_memory import measure_room
 
     output = Output(as_json, path, quiet)
     facts = read_facts()

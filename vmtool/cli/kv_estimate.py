@@ -2,212 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from vmtool.cli.kv_estimate_options import estimate_options
 from vmtool.cli.kv_model_and_budget import (
-    IN_FLIGHT_HELP,
-    MODEL,
-    POLICY,
-    RESERVE,
-    TP,
     refuse_large_weights,
 )
 from vmtool.cli.options import (
-    COUNT,
-    FILE_OR_STDOUT,
-    SIZE,
     Command,
-    completing,
     html_option,
-    option_group,
     output_options,
 )
 from vmtool.cli.output import Output, command_line, keep_inputs
 from vmtool.errors import ExitCode, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from vmtool.cli.kv_estimate_request import EstimateOptions, EstimateRequest
+    from vmtool.cli.kv_estimate_options import EstimateOptions
+    from vmtool.cli.kv_estimate_request import EstimateRequest
     from vmtool.kv.estimate import Question
     from vmtool.kv.estimate_result import EstimateResult
     from vmtool.report.kv_estimate_engines import EngineResult
     from vmtool.report.kv_estimate_page import PageResult
-
-
-def _axes() -> list[str]:
-    from vmtool.cli.kv_estimate_compare import AXES
-
-    return [f"{axis}=" for axis in AXES]
-
-
-#: Every option of the command but those that other commands share.
-estimate_options: Final = option_group(
-    click.argument("model", required=False),
-    option_group(
-        click.option("--list", "list_models", is_flag=True, help="List the built-in models."),
-        *MODEL,
-        TP,
-        click.option(
-            "--pp", type=COUNT, help="Divide the layers into this many stages.  [default: 1]"
-        ),
-        click.option(
-            "--pp-layers",
-            metavar="N,N",
-            help="Layers in each stage, if they are not divided evenly.",
-        ),
-        click.option("--state-dtype", help="Element format of recurrent states, such as bf16."),
-        click.option(
-            "--strict", is_flag=True, help="Refuse an unknown architecture (exit code 5)."
-        ),
-        heading="Which model",
-    ),
-    option_group(
-        click.option(
-            "--context",
-            type=COUNT,
-            help="Tokens in a sequence, such as 128k (131,072); by default the model's own context.",
-        ),
-        click.option(
-            "--sequences", type=COUNT, default=1, help="How many sequences are in memory at once."
-        ),
-        click.option(
-            "--budget",
-            metavar="SIZE",
-            help="Memory of one rank: a size, auto (what this machine has available), 75% of "
-            "that, cuda:0 (what is free there), a device such as h100, '90% of h100' or "
-            "8xh100. Without it only the cost is shown.",
-        ),
-        click.option(
-            "--weights",
-            metavar="SIZE|FILE",
-            help=(
-                "Subtract the weights, divided evenly among the ranks: a size, their file, none, "
-                "or auto (the default), which takes those of the model if their size is known."
-            ),
-        ),
-        RESERVE,
-        click.option(
-            "--overhead",
-            metavar="SIZE|PERCENT",
-            help="Subtract the engine's other memory.  [default: for a named device, 8% with --as"
-            " vllm and a tenth of what the weights leave with --as trtllm; otherwise nothing]",
-        ),
-        click.option(
-            "--in-flight",
-            type=COUNT,
-            metavar="TOKENS",
-            help=f"{IN_FLIGHT_HELP}, but 8192 with --as vllm or trtllm, and 512 with --as llama.cpp.",
-        ),
-        click.option(
-            "--draft-tokens",
-            type=click.IntRange(0, 1024),
-            default=0,
-            help="Draft tokens in each step: also count the model's MTP layers and, with --as vllm or"
-            " llama.cpp, the extra state that each of them needs.",
-        ),
-        click.option(
-            "--draft-model", metavar="MODEL", help="Also count the cache of this draft model."
-        ),
-        heading="Question",
-    ),
-    option_group(
-        click.option(
-            "--granule",
-            "granules",
-            type=SIZE,
-            multiple=True,
-            help="Granule of packing, 2MiB by default; further granules get columns of their own.",
-        ),
-        POLICY,
-        click.option(
-            "--block",
-            type=COUNT,
-            help="Tokens in a block.  [default: 16; 1 with --as sglang, 32 with --as trtllm, 64 or 128 with --as vllm or sglang for index keys]",
-        ),
-        click.option(
-            "--waste",
-            default="10%",
-            show_default=True,
-            metavar="PERCENT",
-            help="Find the length from which less than PERCENT is wasted.",
-        ),
-        click.option(
-            "--packing", is_flag=True, help="Also show every packing policy and every granule."
-        ),
-        heading="Packing",
-    ),
-    option_group(
-        click.option(
-            "--as",
-            "engine",
-            metavar="ENGINE",
-            help="Print what vllm, llama.cpp, sglang or trtllm would log for the same pool; for an older version, write vllm@0.20.",
-        ),
-        click.option(
-            "--state-blocks",
-            default="none",
-            metavar="MODE",
-            help="vLLM's mamba_cache_mode: none, or with prefix caching align (before 0.21: all).",
-        ),
-        click.option(
-            "--batch-tokens",
-            type=COUNT,
-            help="vLLM's max_num_batched_tokens, for which cross attention makes room.  [default: the"
-            " tokens in flight]",
-        ),
-        click.option("--kernel-block", type=COUNT, help="vLLM: the attention kernel's block."),
-        click.option(
-            "--blocks",
-            type=COUNT,
-            help="vLLM: the number of blocks in the pool, whatever the budget is.",
-        ),
-        click.option(
-            "--unified",
-            is_flag=True,
-            help="llama.cpp: all sequences share one buffer of --context tokens.",
-        ),
-        click.option(
-            "--swa-full", is_flag=True, help="llama.cpp: layers with a window keep all tokens."
-        ),
-        click.option(
-            "--flash-attention/--no-flash-attention",
-            default=True,
-            help="llama.cpp: no flash attention; V of each layer is then as wide as the widest V.",
-        ),
-        click.option(
-            "--attention-windows",
-            is_flag=True,
-            help="TensorRT-LLM: assume that max_attention_window lists the windows of the model's layers.",
-        ),
-        heading="As an engine",
-    ),
-    option_group(
-        click.option(
-            "--compare",
-            multiple=True,
-            metavar="AXIS=A,B",
-            shell_complete=completing(_axes),
-            help="Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
-            " table; can be given several times, and together with --as.",
-        ),
-        click.option(
-            "--sweep",
-            metavar="context=A..B",
-            help="Show the cost from A to B tokens, doubling each time, or in steps with A..B:STEP.",
-        ),
-        click.option(
-            "--explain", is_flag=True, help="Show where each value of the model comes from."
-        ),
-        click.option(
-            "--csv",
-            type=FILE_OR_STDOUT,
-            metavar="FILE",
-            help="Write the table of --compare or --sweep as CSV; - writes CSV to stdout instead of the table.",
-        ),
-        heading="Tables",
-    ),
-)
 
 
 @click.command(
@@ -227,7 +44,8 @@ def command(as_json: bool, path: str, quiet: bool, **options: Any) -> int:
     genai_config.json, an ONNX model, OWNER/NAME on the hub or its address, - for stdin, or nothing
     with --layers, --kv-heads and --head-dim.
     """  # noqa: D301 - click's own mark
-    from vmtool.cli.kv_estimate_request import EstimateOptions, read_request
+    from vmtool.cli.kv_estimate_options import EstimateOptions
+    from vmtool.cli.kv_estimate_request import read_request
 
     output = Output(as_json, path, quiet)
     given = EstimateOptions(**options)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.cli.kv_compare_axes import combinations, read_axes
+from vmtool.cli.kv_estimate_options import AXES
 from vmtool.cli.kv_estimate_request import engine_result
 from vmtool.cli.kv_model_and_budget import refuse_large_weights
 from vmtool.errors import RefusedError, UsageError
@@ -23,18 +24,6 @@ if TYPE_CHECKING:
         EstimateSweep,
     )
 
-#: What can be compared.
-AXES: Final = (
-    "model",
-    "dtype",
-    "granule",
-    "policy",
-    "tp",
-    "pp",
-    "budget",
-    "context",
-    "sequences",
-)
 #: More rows than this are no table that anyone reads.
 _MOST_ROWS: Final = 1000
 

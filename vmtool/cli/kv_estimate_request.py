@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
-from vmtool.cli.kv_compare_axes import check_granule, read_granule
+from vmtool.cli.kv_compare_axes import read_granule
+from vmtool.cli.kv_estimate_options import EstimateOptions, check_options, read_count, read_stages
 from vmtool.cli.kv_model_and_budget import (
     GIVEN,
     ChosenMemory,
@@ -20,7 +21,7 @@ from vmtool.cli.kv_model_and_budget import (
     read_weights,
 )
 from vmtool.errors import UsageError
-from vmtool.units import parse_count, parse_percent, parse_size
+from vmtool.units import parse_percent, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,61 +39,6 @@ _KNOWN_GRANULES: Final = (64 << 10, 2 << 20)
 _VLLM_OVERHEAD: Final = Fraction(8, 100)
 #: What TensorRT-LLM leaves of what is free: 1 - ``free_gpu_memory_fraction``.
 _TRTLLM_OVERHEAD: Final = Fraction(1, 10)
-_LARGEST_COUNT: Final = 1 << 48
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateOptions(ModelOptions):
-    """Every option of ``vmtool kv-estimate`` but those of its output, as click has them."""
-
-    list_models: bool = False
-    strict: bool = False
-    dtype: str | None = None
-    dtype_k: str | None = None
-    dtype_v: str | None = None
-    state_dtype: str | None = None
-    tp: int | None = None
-    pp: int | None = None
-    pp_layers: str | None = None
-    dcp: int = 1
-    budget: str | None = None
-    weights: str | None = None
-    reserve: int = 0
-    overhead: str | None = None
-    context: int | None = None
-    sequences: int = 1
-    in_flight: int | None = None
-    granules: tuple[int, ...] = ()
-    policy: str = "per-tensor"
-    block: int | None = None
-    waste: str = "10%"
-    explain: bool = False
-    packing: bool = False
-    compare: tuple[str, ...] = ()
-    sweep: str | None = None
-    csv: str | None = None
-    html: str | None = None
-    engine: str | None = None
-    state_blocks: str = "none"
-    batch_tokens: int | None = None
-    draft_tokens: int = 0
-    draft_model: str | None = None
-    attention_windows: bool = False
-    kernel_block: int | None = None
-    blocks: int | None = None
-    unified: bool = False
-    swa_full: bool = False
-    flash_attention: bool = True
-
-    @property
-    def engine_name(self) -> str:
-        """The engine of ``--as`` without its version; empty if there is none."""
-        return (self.engine or "").lower().partition("@")[0]
-
-    @property
-    def block_tokens(self) -> int:
-        """Tokens in a block."""
-        return 16 if self.block is None else self.block
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +245,13 @@ class EstimateRequest:
                 case "dtype":
                     options = replace(options, dtype=text, dtype_k=None, dtype_v=None)
                 case "tp":
-                    options = replace(options, tp=_read_count(axis, text))
+                    options = replace(options, tp=read_count(axis, text))
                 case "pp":
-                    options = replace(options, pp=_read_count(axis, text))
+                    options = replace(options, pp=read_count(axis, text))
                 case "context":
-                    options = replace(options, context=_read_count(axis, text))
+                    options = replace(options, context=read_count(axis, text))
                 case "sequences":
-                    options = replace(options, sequences=_read_count(axis, text))
+                    options = replace(options, sequences=read_count(axis, text))
                 case "policy":
                     options = replace(options, policy=text)
                 case "budget":
@@ -328,7 +274,7 @@ def read_request(options: EstimateOptions) -> EstimateRequest:
         InputError: If the model's file is not understood.
         UnavailableError: If the budget names something that this machine does not have.
     """
-    _check(options)
+    check_options(options)
     first = options
     if options.model is None and options.hub is None:
         first = replace(options, model=_first_compared(options.compare))
@@ -338,7 +284,7 @@ def read_request(options: EstimateOptions) -> EstimateRequest:
         _with_draft(load_model(first), options, draft),
         None if options.budget is None else read_memory(options.budget),
         _percent(options.waste),
-        _stages(options.pp_layers),
+        read_stages(options.pp_layers),
         draft,
     )
 
@@ -361,94 +307,6 @@ def _first_compared(axes: tuple[str, ...]) -> str | None:
         if axis == "model":
             return names.partition(",")[0].strip()
     return None
-
-
-def _stages(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    return tuple(_read_count("--pp-layers", part.strip()) for part in text.split(","))
-
-
-def _check(options: EstimateOptions) -> None:
-    from vmtool.kv.packing.policies import POLICIES, unknown_policy
-
-    if options.compare and options.sweep:
-        raise UsageError("give --compare or --sweep, not both")
-    if options.sweep and options.engine:
-        raise UsageError(
-            "--sweep and --as cannot be used together", hint="use --compare context=8k,32k"
-        )
-    for flag, is_set in (("--explain", options.explain), ("--packing", options.packing)):
-        for other, value in (
-            ("--compare", options.compare),
-            ("--sweep", options.sweep),
-            ("--as", options.engine),
-        ):
-            if is_set and value:
-                raise UsageError(
-                    f"{flag} and {other} cannot be used together",
-                    hint=f"leave {other} out; {flag} extends the ordinary report",
-                )
-    if options.csv and not (options.compare or options.sweep):
-        raise UsageError("--csv needs --compare or --sweep")
-    stages = _stages(options.pp_layers)
-    if stages is not None and options.pp not in (None, len(stages)):
-        raise UsageError(f"--pp {options.pp} and --pp-layers {options.pp_layers} disagree")
-    if options.policy not in POLICIES:
-        raise unknown_policy(options.policy)
-    for granule in options.granules:
-        check_granule(granule)
-    for name in ("context", "sequences", "in_flight", "block", "batch_tokens", "blocks"):
-        if (getattr(options, name) or 0) > _LARGEST_COUNT:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} must be at most 2^48")
-    _check_budget(options)
-    _check_engine(options)
-
-
-def _check_budget(options: EstimateOptions) -> None:
-    """Refuse what is subtracted from a budget where there is none."""
-    if options.budget is not None or any(axis.startswith("budget=") for axis in options.compare):
-        return
-    for flag, is_set in (
-        ("--weights", options.weights not in (None, "auto", "none")),
-        ("--reserve", options.reserve),
-        ("--overhead", options.overhead is not None),
-    ):
-        if is_set:
-            raise UsageError(f"{flag} needs --budget, from which it is subtracted")
-
-
-def _check_engine(options: EstimateOptions) -> None:
-    """Refuse what only an engine reads where it would be read by none."""
-    engine = options.engine_name
-    for flag, is_set, engines in (
-        ("--state-blocks", options.state_blocks != "none", ("vllm",)),
-        ("--batch-tokens", options.batch_tokens is not None, ("vllm",)),
-        ("--kernel-block", options.kernel_block is not None, ("vllm",)),
-        ("--blocks", options.blocks is not None, ("vllm",)),
-        ("--unified", options.unified, ("llama.cpp",)),
-        ("--swa-full", options.swa_full, ("llama.cpp",)),
-        ("--no-flash-attention", not options.flash_attention, ("llama.cpp",)),
-        ("--attention-windows", options.attention_windows, ("trtllm",)),
-    ):
-        if is_set and engine not in engines:
-            raise UsageError(f"{flag} needs --as {' or '.join(engines)}")
-
-
-def _read_count(name: str, text: str) -> int:
-    """Return the count *text*, such as ``32k``.
-
-    Raises:
-        UsageError: If it is none, or 0, or too large.
-    """
-    try:
-        count = parse_count(text)
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if not 0 < count <= _LARGEST_COUNT:
-        raise UsageError(f"{name} {text}: it must be from 1 to 2^48")
-    return count
 
 
 def _percent(text: str) -> Fraction:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.cli.kv_compare_axes import combinations, read_axes, read_granule
+from vmtool.cli.kv_replay_options import AXES
 from vmtool.errors import InputError, RefusedError, UsageError
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.cli.kv_replay_request import ReplayOptions
+    from vmtool.cli.kv_replay_options import ReplayOptions
     from vmtool.executors import Executor
     from vmtool.replay.rules import Rules
     from vmtool.results.kv_replay import ComparedReplay, ReplayComparison, ReplayResult
@@ -43,15 +44,10 @@ def _mode(text: str) -> str:
     return text
 
 
-#: What can be an axis, and how a value is read.
-AXES: Final[dict[str, Callable[[str], Any]]] = {
-    "granule": read_granule,
-    "policy": _policy,
-    "dtype": _dtype,
-    "block": parse_count,
-    "on-refusal": _mode,
-    "commit-ahead": parse_count,
-}
+#: How a value on each axis is read.
+_READERS: Final[dict[str, Callable[[str], Any]]] = dict(
+    zip(AXES, (read_granule, _policy, _dtype, parse_count, _mode, parse_count), strict=True)
+)
 #: Each row replays the whole trace.
 _MOST_ROWS: Final = 100
 
@@ -75,7 +71,7 @@ def replay_cells(options: ReplayOptions, axes: Sequence[str]) -> list[Cell]:
 
 def _read(axis: str, value: str) -> Any:
     try:
-        found = AXES[axis](value)
+        found = _READERS[axis](value)
     except UsageError:
         raise
     except ValueError as error:

@@ -91,7 +91,7 @@ def command(
     from vmtool.report.matrix import to_html, to_text
     from vmtool.stress.matrix import run_matrix
     from vmtool.stress.plan import method_names, open_backings
-    from vmtool.stress.room import measure_room
+    from vmtool.stress.safe_memory import measure_room
 
     output = Output(as_json, path, quiet)
     sequence = _sequence(model, context)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vmtool.results.check_outcomes import Check
     from vmtool.results.stress import StressResult, StressSettings
     from vmtool.stress.parent.run_workers import Progress
-    from vmtool.stress.room import Room
+    from vmtool.stress.safe_memory import Room
 
 #: Options that have become commands.
 _MOVED: Final = {
@@ -74,7 +74,7 @@ def command(
     from vmtool.results.stress import Outcome
     from vmtool.stress.parent.joined_result import with_checks
     from vmtool.stress.plan import open_backings, with_devices
-    from vmtool.stress.room import measure_rooms
+    from vmtool.stress.safe_memory import measure_rooms
 
     output = Output(as_json, path, quiet)
     conditions = [parse_assertion(text) for text in control.assertions]

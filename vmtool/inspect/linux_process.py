@@ -27,7 +27,7 @@ from vmtool.inspect.memory_areas import (
 )
 from vmtool.machine.cgroups import read_cgroups, read_level
 from vmtool.machine.kernel_files import KernelFiles, parse_int, parse_pairs
-from vmtool.memory.cgroup_paths import parse_limit
+from vmtool.memory.cgroup_paths_and_hugetlb import parse_limit
 from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
 
 if TYPE_CHECKING:

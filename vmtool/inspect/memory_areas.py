@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -43,6 +44,28 @@ class MemoryArea(NamedTuple):
     swapped: int = 0
     eligible: bool = False
     charged: bool | None = None
+
+
+def kind_of(area: MemoryArea) -> str:
+    """Return the kind of *area* by its name, such as ``device``, ``shared``, ``heap`` or ``anonymous``."""
+    name = area.name
+    if name.startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
+        return "device"
+    if name.startswith("/memfd:"):
+        return "shared"
+    if "hugetlb" in name or name.startswith("/anon_hugepage"):
+        return "hugetlb"
+    if name.startswith(("/dev/shm/", "/SYSV", "/dev/zero")):  # noqa: S108
+        return "shared"
+    if name.startswith("[heap"):
+        return "heap"
+    if name.startswith("[stack"):
+        return "stack"
+    if name in {"[vdso]", "[vvar]", "[vvar_vclock]", "[uprobes]"}:
+        return "kernel"
+    if area.inode:
+        return "file"
+    return "anonymous"
 
 
 class ProcessGoneError(Exception):

@@ -8,6 +8,7 @@ from itertools import pairwise, zip_longest
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
+from vmtool.inspect.memory_areas import kind_of
 from vmtool.results.inspect import ReservedRange
 from vmtool.units import GIB, MIB
 
@@ -140,7 +141,7 @@ def _reservation(
         granule_bytes=granule(base, _spans(committed)) if anonymous else None,
         granule_exact=False,
         permissions=next(iter(modes), _NONE) if len(modes) < 2 else "mixed",
-        kind=_kind(run[0]),
+        kind=kind_of(run[0]),
         name=run[0].name,
         owner=owner,
         node_bytes=None if nodes is None else _sum_nodes(run, nodes),
@@ -229,27 +230,6 @@ def subtract_spans(
         if at < end:
             left.append((at, end))
     return left
-
-
-def _kind(area: MemoryArea) -> str:
-    name = area.name
-    if name.startswith(("/dev/nvidia", "/dev/dri", "/dev/kfd")):
-        return "device"
-    if name.startswith("/memfd:"):
-        return "shared"
-    if "hugetlb" in name or name.startswith("/anon_hugepage"):
-        return "hugetlb"
-    if name.startswith(("/dev/shm/", "/SYSV", "/dev/zero")):  # noqa: S108
-        return "shared"
-    if name.startswith("[heap"):
-        return "heap"
-    if name.startswith("[stack"):
-        return "stack"
-    if name in {"[vdso]", "[vvar]", "[vvar_vclock]", "[uprobes]"}:
-        return "kernel"
-    if area.inode:
-        return "file"
-    return "anonymous"
 
 
 def _owner(run: Sequence[MemoryArea], libraries: frozenset[str]) -> str | None:

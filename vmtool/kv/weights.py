@@ -11,7 +11,7 @@ from typing import Final
 
 from vmtool.errors import InputError, UnavailableError
 from vmtool.kv.sources import hub
-from vmtool.kv.sources.untrusted_files import (
+from vmtool.kv.sources.model_files import (
     MAX_JSON_BYTES,
     open_regular,
     parse_object,

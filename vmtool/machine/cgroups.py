@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vmtool.machine.kernel_files import MemoryPressure, parse_int, parse_pairs, parse_pressure
-from vmtool.memory.cgroup_paths import group_directories, huge_page_groups, parse_limit
+from vmtool.memory.cgroup_paths_and_hugetlb import group_directories, huge_page_groups, parse_limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.cgroups import read_level
 from vmtool.machine.kernel_files import KernelFiles, parse_pairs
-from vmtool.memory.cgroup_paths import parse_limit
+from vmtool.memory.cgroup_paths_and_hugetlb import parse_limit
 from vmtool.memory.errors import Diagnosis
 from vmtool.memory.rlimits_and_privileges import how_to_raise, soft_limit
 from vmtool.units import count_of, format_size

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError
 from vmtool.machine.facts import safe_part
-from vmtool.machine.memory_limit_remedies import (
+from vmtool.machine.memory_limit_sentences import (
     describe_bound,
     describe_huge_pages,
     describe_safe,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import CallError, RefusedError, UnavailableError, UsageError
 from vmtool.machine import read_facts
-from vmtool.machine.memory_limit_remedies import describe_safe
+from vmtool.machine.memory_limit_sentences import describe_safe
 from vmtool.machine.nvml import other_users, read_nvml
 from vmtool.memory.backing_by_name import describe_device, open_backing
 from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError

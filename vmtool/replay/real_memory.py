@@ -265,7 +265,7 @@ def open_memory(
     """Return real memory for a replay.
 
     Args:
-        backing: The host's or a device's, as :func:`.open_backing` gives it.
+        backing: The host's or a device's, as :func:`vmtool.open_backing` gives it.
         granule: The granule of the replay: a multiple of the backing's on the host, the size of a
             handle on a device.
         budget: Bytes that may be committed and kept.

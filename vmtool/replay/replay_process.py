@@ -54,7 +54,7 @@ class Job:
     """What a child replays.
 
     Attributes:
-        trace: The arguments of :class:`vmtool.kv.traces.Trace`.
+        trace: The arguments of :class:`vmtool.kv.traces.trace.Trace`.
         rules: The rules.
         backing: The name of the backing.
         method: How it commits.

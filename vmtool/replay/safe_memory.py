@@ -9,7 +9,7 @@ from vmtool import machine
 from vmtool.errors import RefusedError
 from vmtool.kv.packing.blocks_and_ranges import shapes_of
 from vmtool.machine.device_memory import device_free
-from vmtool.machine.memory_limit_remedies import describe_safe
+from vmtool.machine.memory_limit_sentences import describe_safe
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     Demand,

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from vmtool.errors import printable
 from vmtool.machine.doctor.findings import Rating
-from vmtool.machine.memory_limit_remedies import BOUND_WORDS
+from vmtool.machine.memory_limit_sentences import BOUND_WORDS
 from vmtool.report.check_sentences import describe, summarize
 from vmtool.report.console import paragraph
 from vmtool.report.machine import device_words, moment, page_place

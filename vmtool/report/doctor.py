@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vmtool.machine.doctor.findings import Rating
-from vmtool.machine.memory_limit_remedies import describe_safe
+from vmtool.machine.memory_limit_sentences import describe_safe
 from vmtool.report.machine import system_name
 from vmtool.units import count_of, format_size
 

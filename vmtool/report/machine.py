@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import printable
-from vmtool.machine.memory_limit_remedies import BOUND_WORDS
+from vmtool.machine.memory_limit_sentences import BOUND_WORDS
 from vmtool.units import format_duration, format_size
 
 if TYPE_CHECKING:

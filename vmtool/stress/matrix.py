@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vmtool.machine.facts import MachineFacts
     from vmtool.memory.backing import VirtualBacking
     from vmtool.results.stress import PhaseResult, StressResult, StressSettings
-    from vmtool.stress.room import Room
+    from vmtool.stress.safe_memory import Room
 
 GRANULES: Final = (4 * KIB, 64 * KIB, 2 * MIB)
 #: Chunks of a device, in its granularity: 6 MiB are kvcached's.

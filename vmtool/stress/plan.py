@@ -28,7 +28,7 @@ from vmtool.units import MIB, SIZES_HINT, align_down, align_up, count_of, format
 
 if TYPE_CHECKING:
     from vmtool.memory.backing import VirtualBacking
-    from vmtool.stress.room import Room
+    from vmtool.stress.safe_memory import Room
 
 _DEFAULT_CAPACITY: Final = 256 * MIB
 _DEFAULT_GRANULE: Final = 2 * MIB

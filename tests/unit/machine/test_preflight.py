@@ -18,7 +18,7 @@ from vmtool.machine.facts import (
     MemoryFacts,
     SystemFacts,
 )
-from vmtool.machine.memory_limit_remedies import BOUND_WORDS, describe_safe
+from vmtool.machine.memory_limit_sentences import BOUND_WORDS, describe_safe
 from vmtool.machine.preflight import (
     WORKER_BYTES,
     Demand,

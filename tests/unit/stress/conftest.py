@@ -9,7 +9,7 @@ from vmtool.stress.journal import Journal
 from vmtool.stress.messages import WorkerPlan
 from vmtool.stress.parent.leaks import leak_checks, worker_slopes
 from vmtool.stress.plan import live_limit, settle
-from vmtool.stress.room import Room
+from vmtool.stress.safe_memory import Room
 from vmtool.stress.worker.session import Session
 from vmtool.units import GIB, KIB, MIB
 

@@ -16,7 +16,7 @@ from vmtool.results.matrix import MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import MethodReason, StressSettings
 from vmtool.stress import matrix
 from vmtool.stress.matrix import best_granule, choose_granules, fastest
-from vmtool.stress.room import Room
+from vmtool.stress.safe_memory import Room
 from vmtool.stress.worker.timed_operations import MAX_ROUNDS
 from vmtool.units import GIB, MIB
 

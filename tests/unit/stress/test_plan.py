@@ -25,7 +25,7 @@ from vmtool.stress.plan import (
     settle,
     with_huge,
 )
-from vmtool.stress.room import Room
+from vmtool.stress.safe_memory import Room
 from vmtool.units import GIB, KIB, MIB, TIB
 
 

@@ -26,7 +26,7 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources import onnx
 from vmtool.kv.sources.fields import FLAGS, MAX_LAYERS, MAX_TOKENS, Fields
-from vmtool.kv.sources.untrusted_files import name_of
+from vmtool.kv.sources.model_files import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -36,7 +36,7 @@ def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
         raise UsageError(f"{spec[:200]!r} is not of the form owner/name")
     path = fetched(repository, "config.json")
     from vmtool.kv.sources.hf.config import resolve  # noqa: PLC0415
-    from vmtool.kv.sources.untrusted_files import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
+    from vmtool.kv.sources.model_files import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
 
     data = read_object(path, MAX_CONFIG_BYTES)
     return resolve(data, f"{repository}/config.json", repository, overrides=overrides)

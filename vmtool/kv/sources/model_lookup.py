@@ -98,7 +98,7 @@ def from_hub(repository: str, *, overrides: Mapping[str, int] | None = None) -> 
 def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
     """Return the geometry in *path*, telling the formats apart by their first bytes."""
     from vmtool.input_files import is_stream  # noqa: PLC0415
-    from vmtool.kv.sources.untrusted_files import config_in, head_of  # noqa: PLC0415
+    from vmtool.kv.sources.model_files import config_in, head_of  # noqa: PLC0415
 
     path = config_in(path)
     head = head_of(path, 4)
@@ -115,7 +115,7 @@ def _load_file(path: str, overrides: dict[str, int]) -> ModelGeometry:
 
 
 def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
-    from vmtool.kv.sources.untrusted_files import (  # noqa: PLC0415
+    from vmtool.kv.sources.model_files import (  # noqa: PLC0415
         MAX_CONFIG_BYTES,
         name_of,
         quantization_beside,

@@ -33,7 +33,7 @@ from vmtool.kv.sources.fields import (
     MAX_SIZE,
     shown,
 )
-from vmtool.kv.sources.untrusted_files import name_of, open_regular
+from vmtool.kv.sources.model_files import name_of, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.machine.doctor.findings import Finding
 from vmtool.machine.facts import safe_part
-from vmtool.machine.memory_limit_remedies import FREE_RAM, group_limit_file
+from vmtool.machine.memory_limit_sentences import FREE_RAM, group_limit_file
 from vmtool.machine.preflight import WORKER_BYTES
 from vmtool.units import GIB, KIB, MIB, count_of, format_size
 

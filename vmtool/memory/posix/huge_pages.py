@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vmtool.memory.cgroup_paths import huge_page_groups
+from vmtool.memory.cgroup_paths_and_hugetlb import huge_page_groups
 from vmtool.memory.errors import Diagnosis
 from vmtool.units import GIB, MIB, format_size
 

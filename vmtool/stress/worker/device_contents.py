@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from vmtool.memory.addresses import Block, differs
-from vmtool.stress.worker.contents import PIECE, SPREAD, STRIDE, Corruption, CorruptionError
+from vmtool.stress.worker.host_contents import PIECE, SPREAD, STRIDE, Corruption, CorruptionError
 
 if TYPE_CHECKING:
     from vmtool.memory.cuda.copies import DeviceCopies

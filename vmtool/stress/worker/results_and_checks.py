@@ -16,7 +16,7 @@ from vmtool.results.check_outcomes import Check, CheckOutcome
 from vmtool.results.stress import CallFailure, MethodResult
 from vmtool.stress.journal import FILL, OPERATIONS
 from vmtool.stress.plan import worker_budget
-from vmtool.stress.worker.contents import CorruptionError
+from vmtool.stress.worker.host_contents import CorruptionError
 from vmtool.stress.worker.host_counters import HostObserver
 from vmtool.stress.worker.timed_operations import join_phases
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from vmtool.results.stress import CallResult, PhaseResult, StressSettings
     from vmtool.stress.journal import Entry
     from vmtool.stress.worker.checkpoint import CheckedBuffer, Checkpoints, CounterObserver
-    from vmtool.stress.worker.target import Target
+    from vmtool.stress.worker.host_target import Target
     from vmtool.stress.worker.timed_operations import OperationRunner
 
 _CLOSE_TRIES: Final = 2  # one retry separates a refusal that passes from one that stays

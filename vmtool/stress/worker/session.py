@@ -31,7 +31,8 @@ from vmtool.stress.journal import (
 from vmtool.stress.messages import PhaseSoFar, WorkerReport
 from vmtool.stress.plan import live_limit, worker_budget
 from vmtool.stress.worker.checkpoint import FIRST_NS, SPACING, CheckedBuffer, Checkpoints
-from vmtool.stress.worker.contents import CorruptionError
+from vmtool.stress.worker.host_contents import CorruptionError
+from vmtool.stress.worker.host_target import HostTarget, Target
 from vmtool.stress.worker.results_and_checks import (
     FinalChecks,
     ThreadBuffer,
@@ -43,7 +44,6 @@ from vmtool.stress.worker.results_and_checks import (
     unmap_failure,
 )
 from vmtool.stress.worker.round_schedule import Schedule
-from vmtool.stress.worker.target import HostTarget, Target
 from vmtool.stress.worker.timed_operations import OperationRunner, measure_overhead
 from vmtool.stress.workloads import PATTERNS, Quota
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from vmtool.histograms import HistogramData
-    from vmtool.stress.worker.contents import Contents
+    from vmtool.stress.worker.host_contents import Contents
     from vmtool.stress.workloads import Operation
 
 #: Samples are put into buckets this many at a time, between cycles and outside of any phase.

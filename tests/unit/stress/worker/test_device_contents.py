@@ -6,8 +6,8 @@ import pytest
 
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.copies import DeviceCopies
-from vmtool.stress.worker.contents import CorruptionError
 from vmtool.stress.worker.device_contents import DeviceContents
+from vmtool.stress.worker.host_contents import CorruptionError
 
 CHUNK = 64 << 10
 GRANULE = 4 * CHUNK

@@ -10,7 +10,7 @@ from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.memory.buffer import VirtualBuffer
 from vmtool.memory.counters import Counters, read_split
 from vmtool.memory.span_map import SpanMap
-from vmtool.stress.worker.contents import FillData, HostContents
+from vmtool.stress.worker.host_contents import FillData, HostContents
 from vmtool.stress.worker.host_counters import compare, counting_rules, expect, process_rest
 from vmtool.stress.workloads import PATTERNS, Kind, Quota
 from vmtool.units import KIB, MIB

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vmtool.memory.backing_by_name import host_methods, open_backing
 from vmtool.results.stress import StressSettings
 from vmtool.stress.plan import settle
-from vmtool.stress.room import Room
+from vmtool.stress.safe_memory import Room
 from vmtool.stress.worker.round_schedule import Schedule
 from vmtool.units import GIB
 

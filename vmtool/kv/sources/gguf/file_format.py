@@ -11,7 +11,7 @@ import struct
 from typing import Any, BinaryIO, NoReturn
 
 from vmtool.errors import InputError
-from vmtool.kv.sources.untrusted_files import open_regular
+from vmtool.kv.sources.model_files import open_regular
 
 #: The largest tokenizers make about 20 MiB of metadata.
 MAX_METADATA_BYTES = 128 << 20

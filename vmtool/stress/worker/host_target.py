@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from vmtool.machine import read_facts
 from vmtool.memory.backing_by_name import open_backing
 from vmtool.results.stress import base_method
-from vmtool.stress.worker.contents import FillData, HostContents
+from vmtool.stress.worker.host_contents import FillData, HostContents
 from vmtool.stress.worker.host_counters import HostObserver, counting_rules
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vmtool.memory.injected_faults import FaultyCalls
     from vmtool.results.stress import CallResult, StressSettings, UnmapResult
     from vmtool.stress.worker.checkpoint import CheckedBuffer, CounterObserver
-    from vmtool.stress.worker.contents import Contents
+    from vmtool.stress.worker.host_contents import Contents
 
 
 class Target(Protocol):

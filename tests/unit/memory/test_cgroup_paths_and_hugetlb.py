@@ -2,7 +2,7 @@
 
 import pytest
 
-from vmtool.memory.cgroup_paths import (
+from vmtool.memory.cgroup_paths_and_hugetlb import (
     CgroupMount,
     ancestry,
     parse_limit,

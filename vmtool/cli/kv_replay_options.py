@@ -1,11 +1,30 @@
-"""What the options of ``vmtool kv-replay`` mean: trace, rules, budget, real memory."""
+"""The options of ``vmtool kv-replay``: how click reads them, and what they mean: trace, rules, budget, real memory."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from vmtool.cli.kv_compare_axes import check_granule
+from vmtool.cli.kv_model_and_budget import (
+    BLOCK,
+    IN_FLIGHT,
+    MODEL_OPTIONS,
+    POLICY,
+    RESERVE,
+    read_memory,
+)
+from vmtool.cli.options import (
+    COUNT,
+    SIZE,
+    SIZE_OR_ZERO,
+    completing,
+    csv_option,
+    html_option,
+    option_group,
+)
 from vmtool.errors import UsageError
 from vmtool.units import format_size
 
@@ -26,6 +45,204 @@ _ON_BY_DEFAULT: Final = frozenset({"share", "touch"})
 #: Options that a replay in another process does not take: the budget is given in bytes.
 _OF_THIS_MACHINE: Final = frozenset(
     {"trace", "budget", "weights", "reserve", "backing", "method", "prefault", "touch"}
+)
+
+#: What ``--compare`` can compare.
+AXES: Final = ("granule", "policy", "dtype", "block", "on-refusal", "commit-ahead")
+_TRACE: Final = (
+    click.argument("trace", nargs=-1),
+    click.option(
+        "--limit", type=COUNT, metavar="N", help="Replay only the first N requests of the trace."
+    ),
+    click.option(
+        "--rate",
+        type=float,
+        metavar="N",
+        help="Requests per second (Poisson) if the trace has no times.  [default: all at once]",
+    ),
+    click.option(
+        "--sort",
+        is_flag=True,
+        help="Sort requests by time, in memory. Without it, a trace with more than 1 % of its "
+        "requests out of order is refused.",
+    ),
+    click.option(
+        "--max-bad-lines",
+        type=click.IntRange(0),
+        default=100,
+        show_default=True,
+        metavar="N",
+        help="Fail if more than N lines are not requests.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Seed of a synthetic trace and of arrivals at --rate.",
+    ),
+)
+
+
+_MODEL: Final = (
+    click.option(
+        "--model",
+        metavar="MODEL",
+        help="The model whose KV cache is replayed; see vmtool kv-estimate -h.",
+    ),
+    *MODEL_OPTIONS,
+)
+
+
+_PACKING: Final = (
+    click.option(
+        "--budget",
+        metavar="SIZE",
+        help="Memory for the KV cache of one rank: a size, auto, 75%, cuda:0, a device such as h100,"
+        " '90% of h100' or 8xh100. Only --weights and --reserve are subtracted.  [default: auto, what"
+        " this machine has available; with --backing, what is safe]",
+    ),
+    click.option(
+        "--find-budget",
+        is_flag=True,
+        help="If memory is refused, simulate the trace again without a limit to find the smallest budget without refusals.",
+    ),
+    click.option("--weights", metavar="SIZE|FILE", help="Subtract the weights from --budget."),
+    RESERVE,
+    click.option(
+        "--context",
+        type=COUNT,
+        metavar="TOKENS",
+        help="The longest sequence; longer requests are rejected.  [default: the model's context]",
+    ),
+    IN_FLIGHT,
+    POLICY,
+    click.option(
+        "--granule",
+        type=SIZE,
+        metavar="SIZE",
+        help="The unit of commits.  [default: the backing's; 2MiB in a simulation]",
+    ),
+    BLOCK,
+    click.option(
+        "--commit-ahead",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        metavar="TOKENS",
+        help="Commit memory for this many tokens before they are needed.",
+    ),
+    click.option(
+        "--retain",
+        type=SIZE_OR_ZERO,
+        default=0,
+        metavar="SIZE",
+        help="Keep up to SIZE of released memory in a pool for the next commit.",
+    ),
+    click.option(
+        "--share/--no-share",
+        default=True,
+        show_default=True,
+        help="Share full granules or blocks of equal prefixes, where the trace names them.",
+    ),
+    click.option(
+        "--prefix-cache",
+        is_flag=True,
+        help="Keep prefixes that no sequence uses until the memory is needed, and do not prefill "
+        "them again.",
+    ),
+)
+
+
+_CLOCK: Final = (
+    click.option(
+        "--tokens-per-second",
+        type=float,
+        default=30.0,
+        show_default=True,
+        metavar="N",
+        help="Decode rate of each sequence.",
+    ),
+    click.option(
+        "--prefill-rate",
+        type=float,
+        default=8000.0,
+        show_default=True,
+        metavar="N",
+        help="Prompt tokens that each sequence prefills per second.",
+    ),
+    click.option(
+        "--max-sequences",
+        type=COUNT,
+        default=256,
+        show_default=True,
+        metavar="N",
+        help="The most sequences at once.",
+    ),
+    click.option(
+        "--on-refusal",
+        type=click.Choice(("wait", "reject", "preempt")),
+        default="preempt",
+        show_default=True,
+        help="What to do when a step is refused memory: wait, reject the request, or preempt the youngest sequence, which starts again. An admission that is refused waits or, with reject, ends.",
+    ),
+)
+
+
+_REAL: Final = (
+    click.option(
+        "--backing",
+        metavar="NAME",
+        help="Also use real memory: host, cuda or cuda:N.  [default: simulate only]",
+    ),
+    click.option("--method", metavar="NAME", help="How the host commits; see vmtool stress -h."),
+    click.option(
+        "--touch/--no-touch",
+        default=True,
+        show_default=True,
+        help="Write to each page after its commit, as an engine would. With --no-touch, the "
+        "times do not include page faults.",
+    ),
+    click.option("--prefault", is_flag=True, help="Fault every page in at commit (host, Linux)."),
+)
+
+_FILES: Final = (
+    click.option(
+        "--compare",
+        multiple=True,
+        metavar="AXIS=A,B",
+        shell_complete=completing(lambda: [f"{axis}=" for axis in AXES]),
+        help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; "
+        "further arguments AXIS=A,B may follow.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        metavar="N",
+        help="Replay N combinations of --compare at once.",
+    ),
+    click.option(
+        "--dask",
+        metavar="ADDRESS",
+        help="Replay combinations of --compare on the workers of a Dask cluster: tcp://HOST:PORT, "
+        "or local:N. TRACE and MODEL must have the same paths there.",
+    ),
+    html_option,
+    csv_option("the timeline, or the table of --compare, as CSV"),
+)
+
+
+#: Every option of the command but those that other commands share.
+replay_options: Final = option_group(
+    option_group(*_TRACE, heading="Trace"),
+    option_group(*_MODEL, heading="Model"),
+    option_group(*_PACKING, heading="Memory"),
+    option_group(*_CLOCK, heading="Simulated engine"),
+    option_group(*_REAL, heading="Real memory"),
+    option_group(*_FILES, heading="Comparison and files"),
 )
 
 
@@ -273,7 +490,7 @@ def choose_budget(
         UnavailableError: If this machine's memory is unknown.
         RefusedError: If nothing is safe to take, or the weights are more than the budget.
     """
-    from vmtool.cli.kv_model_and_budget import read_budget, read_memory, refuse_weights
+    from vmtool.cli.kv_model_and_budget import read_budget, refuse_weights
     from vmtool.kv.estimate_result import Budget
 
     if memory is None and backing is not None:

@@ -1,4 +1,4 @@
-"""What the machine, or a device, has room for beside the workers of a run."""
+"""What is safe to commit on this machine, or a device, beside the workers of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from vmtool.machine.device_memory import device_free
-from vmtool.machine.memory_limit_remedies import describe_huge_pages, describe_safe
+from vmtool.machine.memory_limit_sentences import describe_huge_pages, describe_safe
 from vmtool.machine.preflight import WORKER_BYTES, safe_device_part, safe_for_workers
 from vmtool.units import format_size
 

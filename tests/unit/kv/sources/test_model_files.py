@@ -14,7 +14,7 @@ import pytest
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.hf.config import resolve
-from vmtool.kv.sources.untrusted_files import MAX_CONFIG_BYTES, parse_object
+from vmtool.kv.sources.model_files import MAX_CONFIG_BYTES, parse_object
 
 LLAMA = {
     "model_type": "llama",
@@ -155,9 +155,7 @@ def test_an_unreadable_file_is_refused_by_name(write_config, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(
-        "vmtool.kv.sources.untrusted_files.os.open", refuse
-    )  # root may read everything
+    monkeypatch.setattr("vmtool.kv.sources.model_files.os.open", refuse)  # root may read everything
     with pytest.raises(InputError, match="cannot be read: Permission denied"):
         model_lookup.load(path)
 

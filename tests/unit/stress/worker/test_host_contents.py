@@ -7,7 +7,7 @@ import pytest
 from vmtool.memory.addresses import window
 from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.buffer import VirtualBuffer
-from vmtool.stress.worker.contents import STRIDE, CorruptionError, FillData, HostContents
+from vmtool.stress.worker.host_contents import STRIDE, CorruptionError, FillData, HostContents
 from vmtool.units import KIB, MIB
 
 GRANULE = max(64 * KIB, mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""Reading files that may be hostile: regular files only, bounded bytes, strict JSON."""
+"""The files of a model, which may be hostile: config.json in a folder, regular files only, bounded bytes, strict JSON."""
 
 from __future__ import annotations
 
