@@ -83,7 +83,6 @@ _NOT_RUN: Final = frozenset(
         "deepseek_v41",
         "deepseek_v41_text",
         "diffusion_gemma_text",
-        "granite_switch",
         "moonshot_kimia",
     ]
 )

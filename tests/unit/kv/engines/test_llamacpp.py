@@ -124,7 +124,13 @@ def test_mtp_layers_that_it_does_not_run_are_refused():
         mtp("deepseek-v4-flash")
 
 
-@pytest.mark.parametrize("name", ["deepseek-v4.1-flash", "diffusiongemma-26b-a4b"])
+def test_the_layer_that_chooses_an_adapter_is_a_layer_of_the_cache():
+    # src/models/granite-switch.cpp: one KV head in the layer that routes, 8 in each of the 40 others.
+    (main,) = buffers("granite-switch-4.1-3b", 4096)
+    assert (main.layers, main.nbytes) == (41, (40 * 8 + 1) * 64 * 2 * 2 * 4096)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v4.1-flash", "diffusiongemma-26b-a4b", "kimi-audio-7b"])
 def test_models_that_it_does_not_run_are_refused(name):
     with pytest.raises(UsageError, match=r"--as llama\.cpp: it does not run"):
         buffers(name, 4096)
