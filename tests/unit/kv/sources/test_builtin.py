@@ -162,6 +162,7 @@ def test_weights_that_nobody_published_are_said_to_be_computed():
         # Layers x tokens x K and V x heads x width x 2 bytes. And layers x width x a state of 4
         # bytes and 3 steps of the convolution, of 2 bytes each.
         ("phi-tiny-moe", 2047, 32 * 2047 * 2 * 4 * 128 * 2, 0),
+        ("phi-mini-moe", 2047, 32 * 2047 * 2 * 8 * 128 * 2, 0),
         ("voxtral-mini-4b-realtime", 9000, 26 * 8192 * 2 * 8 * 128 * 2, 0),
         # Mamba 2: 128 heads x 64 x a state of 128, and 3 steps of 8192 + 2 x 8 x 128 channels.
         ("mamba-codestral-7b", 9000, 0, 64 * (128 * 64 * 128 + 3 * (8192 + 2 * 8 * 128)) * 2),
