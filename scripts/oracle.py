@@ -43,7 +43,7 @@ from vmtool.kv.geometry import ModelGeometry, Span, TensorRole
 from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import builtin, model_lookup
 from vmtool.kv.sources.gguf.model import build as build_gguf
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 TOKENS = 7
 FRAMES = 64

@@ -1,6 +1,6 @@
 """Configs of Hugging Face models for tests, and what is read from them."""
 
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 LLAMA = {
     "model_type": "llama",

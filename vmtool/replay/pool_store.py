@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from vmtool.replay.blocks_as_bits import BlockMasks
 from vmtool.replay.blocks_as_bytes import BlockFlags
-from vmtool.replay.prefixes import PrefixStore
+from vmtool.replay.prefix_cache import PrefixStore
 from vmtool.replay.sequence import MOST_STEPS, Growth, regular
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.blocks_and_ranges import BlockClass
     from vmtool.replay.account import Account, Piece
-    from vmtool.replay.prefixes import Node
+    from vmtool.replay.prefix_cache import Node
     from vmtool.replay.sequence import Regular, RunningSequence
 
     #: What was taken from a class, whose lowest free block was there before.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.kv.packing.blocks_and_ranges import runs_without
 from vmtool.replay.growth_patterns import Repeated
-from vmtool.replay.prefixes import PrefixStore
+from vmtool.replay.prefix_cache import PrefixStore
 from vmtool.replay.sequence import MOST_STEPS, Growth
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from vmtool.kv.packing.blocks_and_ranges import Run, Shape
     from vmtool.replay.account import Account, Piece, Place
-    from vmtool.replay.prefixes import Node
+    from vmtool.replay.prefix_cache import Node
     from vmtool.replay.sequence import RunningSequence
 
 #: A longer one is not looked for: it would not repeat in most sequences.

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vmtool.kv.traces.formats import Request
     from vmtool.replay.account import Account
     from vmtool.replay.live_bytes import UsedBytes
-    from vmtool.replay.replay_recorder import Recorder, Sampler
     from vmtool.replay.rules import Plan
     from vmtool.replay.sequence import Growth, RunningSequence, Store
+    from vmtool.replay.timeline_recorder import Recorder, Sampler
 
 #: The kinds of events, in the order that they have at one moment.
 END: Final = 0

@@ -18,9 +18,9 @@ from vmtool.replay.pool_shortcuts import PoolShortcuts
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_shortcuts import RangeShortcuts
 from vmtool.replay.range_store import RangeStore
-from vmtool.replay.replay_recorder import Recorder, Sampler
 from vmtool.replay.sequence import RunningSequence
 from vmtool.replay.shortcuts import END, STEP
+from vmtool.replay.timeline_recorder import Recorder, Sampler
 from vmtool.results.kv_replay import OnRefusal
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from vmtool.kv.packing.policies import Paged, StraddleLoses
     from vmtool.kv.traces.trace import Trace
     from vmtool.replay.real_memory import RealMemory
-    from vmtool.replay.replay_recorder import Recorder
     from vmtool.replay.rules import Plan
+    from vmtool.replay.timeline_recorder import Recorder
     from vmtool.results.kv_replay import ReplaySettings
 
 #: More than any trace commits.

@@ -22,7 +22,7 @@ from vmtool.kv.geometry import (
 )
 from vmtool.kv.sources import model_lookup
 from vmtool.kv.sources.builtin import config_of
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 
 def gqa(heads, dim=128, extent=None):

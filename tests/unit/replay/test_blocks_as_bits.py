@@ -13,8 +13,8 @@ from vmtool.replay import blocks_as_bits
 from vmtool.replay.account import Account
 from vmtool.replay.blocks_as_bits import BlockMasks
 from vmtool.replay.blocks_as_bytes import BlockFlags
-from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.simulation import Simulation
+from vmtool.replay.timeline_recorder import Recorder
 from vmtool.replay.trace_to_result import make_store
 
 GRANULE = 96

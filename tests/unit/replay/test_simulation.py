@@ -14,9 +14,9 @@ from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.traces.formats import Request
 from vmtool.replay.account import Account
-from vmtool.replay.replay_recorder import Recorder
 from vmtool.replay.rules import Plan
 from vmtool.replay.simulation import Simulation
+from vmtool.replay.timeline_recorder import Recorder
 from vmtool.replay.trace_to_result import make_store, run_replay
 from vmtool.results.kv_replay import OnRefusal
 

@@ -20,7 +20,7 @@ from vmtool.kv.geometry import (
     pair,
 )
 from vmtool.kv.sources.fields import FLAGS
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -35,7 +35,7 @@ def load(spec: str, overrides: Mapping[str, int]) -> ModelGeometry:
     if repository is None:
         raise UsageError(f"{spec[:200]!r} is not of the form owner/name")
     path = fetched(repository, "config.json")
-    from vmtool.kv.sources.hf.config import resolve  # noqa: PLC0415
+    from vmtool.kv.sources.hf.config_to_layers import resolve  # noqa: PLC0415
     from vmtool.kv.sources.model_files import MAX_CONFIG_BYTES, read_object  # noqa: PLC0415
 
     data = read_object(path, MAX_CONFIG_BYTES)

@@ -134,7 +134,7 @@ def _load_json(path: str, overrides: dict[str, int]) -> ModelGeometry:
         from vmtool.kv.sources import genai  # noqa: PLC0415
 
         return genai.build(data, path, overrides)
-    from vmtool.kv.sources.hf.config import resolve  # noqa: PLC0415
+    from vmtool.kv.sources.hf.config_to_layers import resolve  # noqa: PLC0415
 
     beside = None if data.get("quantization_config") else quantization_beside(path)
     return resolve(data, path, name_of(path), overrides=overrides, beside=beside)

@@ -16,7 +16,7 @@ from vmtool.kv.engines.sglang import (
 )
 from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 from vmtool.units import GIB
 
 

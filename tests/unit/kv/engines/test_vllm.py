@@ -20,7 +20,7 @@ from vmtool.kv.estimate_result import Budget, FormatOrigin
 from vmtool.kv.geometry import Extent, Layer, LayerKind, ModelGeometry, Span, Tensor, TensorRole
 from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 from vmtool.units import GIB
 
 

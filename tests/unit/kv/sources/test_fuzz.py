@@ -21,7 +21,7 @@ from vmtool.kv.sources.gguf.architectures import ARCHITECTURES
 from vmtool.kv.sources.gguf.file_format import read_metadata
 from vmtool.kv.sources.gguf.model import build as build_gguf
 from vmtool.kv.sources.hf.architecture_lookup import families
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 from vmtool.kv.sources.model_files import parse_object
 
 ODD = st.one_of(

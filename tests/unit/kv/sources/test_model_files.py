@@ -13,7 +13,7 @@ import pytest
 
 from vmtool.errors import InputError, UsageError
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 from vmtool.kv.sources.model_files import MAX_CONFIG_BYTES, parse_object
 
 LLAMA = {

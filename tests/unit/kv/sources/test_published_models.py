@@ -13,7 +13,7 @@ import pytest
 
 from vmtool.kv.geometry import Span, TensorRole
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 PUBLISHED = [
     json.loads(line)

@@ -11,7 +11,7 @@ import pytest
 
 from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.sequence_cost import SequenceCost
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 SCRIPTS = Path(__file__).parents[4] / "scripts"
 sys.path.insert(0, str(SCRIPTS))

@@ -30,7 +30,7 @@ from vmtool.kv.sources.gguf.architectures import (
 )
 from vmtool.kv.sources.gguf.file_format import read_metadata
 from vmtool.kv.sources.hf import state_tensors
-from vmtool.kv.sources.hf.families.latents import deepseek_v4_layers
+from vmtool.kv.sources.hf.deepseek_v4 import deepseek_v4_layers
 from vmtool.kv.sources.model_files import name_of
 
 if TYPE_CHECKING:

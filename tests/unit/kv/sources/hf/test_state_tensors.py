@@ -7,7 +7,7 @@ import pytest
 from vmtool.errors import InputError
 from vmtool.kv.geometry import LayerKind
 from vmtool.kv.sources import model_lookup
-from vmtool.kv.sources.hf.config import resolve
+from vmtool.kv.sources.hf.config_to_layers import resolve
 
 BYTES = {"fp32": 4, "bf16": 2, None: 2}
 BASE = {"num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192}

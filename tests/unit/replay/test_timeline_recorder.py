@@ -5,7 +5,7 @@ from dataclasses import astuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.replay.replay_recorder import MOST_POINTS, Recorder
+from vmtool.replay.timeline_recorder import MOST_POINTS, Recorder
 from vmtool.results.kv_replay import Point
 
 
