@@ -23,7 +23,12 @@ def share_last(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
     if not shared:
         return layers
     first = len(layers) - shared
-    if first < 1:
+    if first == 0:
+        fields.fail(
+            "num_kv_shared_layers",
+            f"is {shared}, all layers: the model reads the cache of another one and keeps none",
+        )
+    if first < 0:
         fields.fail("num_kv_shared_layers", f"is {shared}, but there are {len(layers)} layers")
     own = {layer.kind: layer.index for layer in layers[:first]}
     result = list(layers[:first])

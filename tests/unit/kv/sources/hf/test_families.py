@@ -410,8 +410,16 @@ def test_shared_layers_keep_nothing_and_point_to_the_last_of_their_kind():
     assert sum(bool(layer.tensors) for layer in layers) == 20
     assert all(layer.kind is LayerKind.SHARED and not layer.tensors for layer in layers[20:])
     assert (layers[20].shares, layers[24].shares) == (18, 19)
-    with pytest.raises(InputError, match="num_kv_shared_layers: is 35"):
-        model({**config, "num_kv_shared_layers": 35})
+    with pytest.raises(InputError, match="is 36, but there are 35 layers"):
+        model({**config, "num_kv_shared_layers": 36})
+
+
+def test_a_model_that_shares_all_its_layers_reads_the_cache_of_another():
+    # google/gemma-4-31B-it-assistant, the draft model of Gemma 4 31B.
+    text = {**LLAMA, "model_type": "gemma4_text", "num_kv_shared_layers": 4, "sliding_window": 1024}
+    assert text["num_hidden_layers"] == 4
+    with pytest.raises(InputError, match="is 4, all layers: the model reads the cache of another"):
+        model({"model_type": "gemma4_assistant", "num_centroids": 2048, "text_config": text})
 
 
 # ---- latents and index keys -----------------------------------------------------------------------
