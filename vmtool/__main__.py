@@ -1,4 +1,4 @@
-"""``python -m vmtool`` and the ``vmtool`` program, which reports errors while loading in one line."""
+"""The entry point of ``vmtool``, which reports even an error while loading in one line."""
 
 # Both are loaded already. An interruption before entry() is a traceback, so nothing else is.
 import os

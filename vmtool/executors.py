@@ -1,4 +1,4 @@
-"""Commands of vmtool run elsewhere: in other processes of this machine, or on other machines."""
+"""vmtool's commands, run elsewhere: in other processes on this machine, or on other machines."""
 
 from __future__ import annotations
 

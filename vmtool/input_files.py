@@ -1,4 +1,4 @@
-"""Files that a user names: regular files, pipes, ``-`` for stdin; gzip, byte order marks, UTF-16.
+"""Files that a user names, pipes and ``-`` for stdin; gzip, byte order marks and UTF-16.
 
 What comes from a pipe is kept in a temporary file, so that it can be read more than once.
 """

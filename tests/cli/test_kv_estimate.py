@@ -247,9 +247,7 @@ def test_a_prompt_that_takes_no_more_is_not_mentioned(estimate, line):
 
 def test_the_help_states_the_tokens_in_flight(vmtool):
     text = " ".join(vmtool("kv-estimate", "-h").stdout.split())
-    assert (
-        "by default 0, as while decoding, but 8192 with --as vllm or trtllm, and 512 with" in text
-    )
+    assert "by default 0, as in decoding, but 8192 with --as vllm or trtllm, and 512 with" in text
 
 
 def test_cross_attention_is_not_counted_for_each_token(estimate):

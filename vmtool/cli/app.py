@@ -1,4 +1,4 @@
-"""The ``vmtool`` command line: a module for each command, imported when it is used; errors and exit codes."""
+"""The ``vmtool`` program: imports a command when it is used, and turns errors into exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vmtool check``: is this machine fine, and how should memory be committed on it."""
+"""``vmtool check``: whether this machine is fine, and how to commit memory on it."""
 
 from __future__ import annotations
 

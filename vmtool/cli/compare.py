@@ -1,4 +1,4 @@
-"""``vmtool compare``: what got faster or slower between two sets of runs of stress."""
+"""``vmtool compare``: what got faster or slower between two sets of stress runs."""
 
 from __future__ import annotations
 

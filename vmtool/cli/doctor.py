@@ -1,4 +1,4 @@
-"""``vmtool doctor``: what on this machine would stop or slow virtual memory."""
+"""``vmtool doctor``: what on this machine would stop virtual memory or slow it down."""
 
 from __future__ import annotations
 

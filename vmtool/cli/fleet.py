@@ -1,4 +1,4 @@
-"""``vmtool fleet``: which machines of many are different, which setting explains it, and files of baselines."""
+"""``vmtool fleet``: which of many machines differ, which setting explains it, and baseline files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vmtool guards``: show that memory which is not committed faults."""
+"""``vmtool guards``: show that a write to memory that is not committed faults."""
 
 from __future__ import annotations
 

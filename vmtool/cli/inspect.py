@@ -1,4 +1,4 @@
-"""``vmtool inspect``: what a process does with its memory, and what will stop it; starting a program to inspect."""
+"""``vmtool inspect``: what a running or new process does with its memory, and what will stop it."""
 
 from __future__ import annotations
 

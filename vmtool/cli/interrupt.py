@@ -1,4 +1,4 @@
-"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP: an exception, or a state that a command checks between two steps."""
+"""Ctrl-C, Ctrl-Break, SIGTERM and SIGHUP: an exception, or a flag that a command polls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The axes of ``--compare`` of kv-estimate and kv-replay: read, checked (granules too), and combined."""
+"""The axes of ``--compare`` in kv-estimate and kv-replay: parsed, checked and combined."""
 
 from __future__ import annotations
 

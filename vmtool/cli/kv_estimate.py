@@ -1,4 +1,4 @@
-"""``vmtool kv-estimate``: its options, and the answer to one question."""
+"""``vmtool kv-estimate``: the command, and the answer to one question."""
 
 from __future__ import annotations
 

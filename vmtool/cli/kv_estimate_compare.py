@@ -234,7 +234,7 @@ def _read_sweep(text: str) -> list[int]:
         lengths = [low << i for i in range((high // low).bit_length())]
         return lengths if lengths[-1] == high else [*lengths, high]
     if (high - low) // step >= _MOST_ROWS:
-        raise UsageError(f"--sweep {text!r}: more than {_MOST_ROWS} rows")
+        raise UsageError(f"--sweep {text!r} makes more than {_MOST_ROWS} rows")
     return [*range(low, high, step), high]
 
 

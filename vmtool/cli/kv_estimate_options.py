@@ -1,4 +1,4 @@
-"""The options of ``vmtool kv-estimate``: how click reads them, their type, and the check of their values."""
+"""The options of ``vmtool kv-estimate``: their declarations, their type and their checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the options of ``vmtool kv-estimate`` mean: model, memory, question, and what an engine makes of it."""
+"""What the options of ``vmtool kv-estimate`` mean: a model, memory, a question, and an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of both kv commands for the model, the budget and its use, and what they name."""
+"""The options for the model and the budget that both kv commands share, and how they are read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MODEL_OPTIONS: Final = (
 #: How a budget becomes tokens: of every command that packs sequences.
 RESERVE: Final = click.option("--reserve", type=SIZE_OR_ZERO, default=0, help="Also subtract SIZE.")
 IN_FLIGHT_HELP: Final = (
-    "Tokens that one step may add before a sliding window drops old ones; by default 0, as while"
+    "Tokens that one step may add before a sliding window drops old ones; by default 0, as in"
     " decoding"
 )
 IN_FLIGHT: Final = click.option(

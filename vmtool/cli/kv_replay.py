@@ -1,4 +1,4 @@
-"""``vmtool kv-replay``: its options and the command."""
+"""``vmtool kv-replay``: the command, and one replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``vmtool kv-replay --compare``: a replay for each combination of options, here or elsewhere."""
+"""``vmtool kv-replay --compare``: a replay for each combination, in this process or elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ``vmtool kv-replay``: how click reads them, and what they mean: trace, rules, budget, real memory."""
+"""The options of ``vmtool kv-replay``, and the trace, rules, budget and memory that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, the types and completion of values, and help under headings."""
+"""Options that several commands share, types of values with completion, and help under headings."""
 
 from __future__ import annotations
 

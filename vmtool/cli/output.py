@@ -1,4 +1,4 @@
-"""What a command writes: its result as text, Markdown or JSON, notices, and files, tried before the work."""
+"""What a command writes: its result, notices, and files, which are checked before the work."""
 
 from __future__ import annotations
 

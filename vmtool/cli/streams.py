@@ -1,4 +1,4 @@
-"""The standard streams: their encoding, messages and progress on stderr, help on stdout, and closed ones."""
+"""The standard streams: encoding, messages and progress on stderr, help on stdout, closed streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conditions on one run or on a change, and whether they hold: ``commit.p99<5ms``, ``>+20%``."""
+"""Conditions on a run or a change, such as ``commit.p99<5ms``, and whether they hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two sets of runs of stress: faster, slower or unchanged; pure.
+"""What got faster or slower between two sets of stress runs, or did not change; pure.
 
 One figure of each run, such as its median commit, is one observation: neighbouring cycles share the
 state of their process, so more of them say nothing about the next process. The test is that of

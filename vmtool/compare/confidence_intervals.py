@@ -1,4 +1,4 @@
-"""Confidence intervals that assume no shape of distribution: of a percentile, and of a factor between sets of runs.
+"""Distribution-free confidence intervals: for a percentile, and for the ratio of two sets of runs.
 
 The number of samples below the true quantile *p* has the binomial distribution of *n* and *p*, so
 two ranks can be chosen between which the quantile lies with a given probability, whatever the

@@ -1,4 +1,4 @@
-"""Differences of two runs in their machines and settings; pure."""
+"""How two runs differ in their machines and settings; pure."""
 
 from __future__ import annotations
 

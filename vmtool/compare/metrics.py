@@ -1,4 +1,4 @@
-"""A figure of a run of stress, such as ``commit.p99``: its name, its unit, and what a method measured."""
+"""The figures of a stress run, such as ``commit.p99``: their names, units and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of runs of stress: read from files, which of their runs are compared, and what their files have in common."""
+"""Sets of stress runs: read from files, checked and described, and which runs are compared."""
 
 from __future__ import annotations
 

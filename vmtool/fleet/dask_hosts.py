@@ -1,4 +1,4 @@
-"""A command on every host of a Dask cluster, and tasks on its workers."""
+"""Running a command on every host of a Dask cluster, and tasks on its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Result files of a fleet: documents in files, folders, globs, JSON lines, gzip and stdin, read and checked.
+"""The result files of a fleet: documents from files, folders, globs or stdin, read and checked.
 
 One document is in memory at a time.
 """

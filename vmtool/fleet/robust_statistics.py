@@ -1,4 +1,4 @@
-"""Robust statistics of the values of machines: location and scale, outliers, and clusters.
+"""Robust statistics across machines: location and scale, outliers, and clusters.
 
 Location and scale are Tukey's biweight, with the constants of Mosteller and Tukey, *Data Analysis and
 Regression* (1977, chapter 10): weights vanish beyond 6 median deviations for the location and 9 for the

@@ -1,4 +1,4 @@
-"""The memory areas of a process, and how Linux's ``maps``, ``smaps`` and ``numa_maps`` are parsed into them."""
+"""The memory areas of a process, and the parsers of Linux's ``maps``, ``smaps`` and ``numa_maps``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of the process to inspect, and what is reported about it: by the platform, of its children, and by NVML."""
+"""The process to inspect: choosing it, and what the platform and NVML report about it."""
 
 from __future__ import annotations
 

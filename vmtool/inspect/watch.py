@@ -1,4 +1,4 @@
-"""One look at a process, or a watch over it until it ends or the user stops."""
+"""One look at a process, or a watch over it until it ends or the user stops watching."""
 
 from __future__ import annotations
 

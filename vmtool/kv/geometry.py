@@ -1,4 +1,4 @@
-"""What a model, or one rank of it, keeps per sequence: layers, tensors, and the tokens that each tensor holds.
+"""What a model, or one rank of it, keeps per sequence: layers, their tensors, and the tokens of each.
 
 Geometry counts *elements*; the element format (and so the bytes) is applied elsewhere. Everything
 here is pure, immutable and exact.

@@ -1,4 +1,4 @@
-"""What one sequence costs in bytes: a fixed part, and a slope for each token.
+"""What one sequence costs in bytes: a fixed part, and a slope per token.
 
 Geometry counts elements; here the element formats turn them into exact bytes. Layers that cost the
 same are counted together, so a question takes time by the kinds of layers and not by their number.

@@ -1,4 +1,4 @@
-"""Control groups: what each one above this process allows, its use and pressure; version 1, 2 or both.
+"""The control groups above this process: limits, use and pressure, in version 1, 2 or both.
 
 Containers set their limit anywhere on the way to the root, so the group that the process is in is
 not enough. Facts: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst of Linux.

@@ -1,4 +1,4 @@
-"""The facts of a device that a result contains, read from the driver and NVML; what its calls cost."""
+"""The facts of a device that results contain, from the driver and NVML, and what its calls cost."""
 
 from __future__ import annotations
 

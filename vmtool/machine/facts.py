@@ -1,4 +1,4 @@
-"""The facts of a machine that every result records, and what is safe to commit by them; no sentences."""
+"""The facts of a machine that every result records, and what is safe to commit; no sentences."""
 
 from __future__ import annotations
 

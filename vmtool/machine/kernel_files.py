@@ -1,4 +1,4 @@
-"""The kernel's text files: reading them, from a source that a test replaces, and parsing their lines."""
+"""The kernel's text files: reading them, from a source that tests replace, and parsing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a child was killed or makes no progress: its limits and state, counters, memory.high as it runs."""
+"""Why a child was killed or makes no progress: limits, counters, its state, and memory.high."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of a Linux machine, and what it runs in (container, virtual machine, WSL), from the kernel's files."""
+"""The facts of a Linux machine, and the container, virtual machine or WSL that it runs in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of memory in words: what each of them leaves, and how to raise it or to free RAM."""
+"""The memory limits in words: what each one leaves, and how to raise it or to free RAM."""
 
 from __future__ import annotations
 

@@ -492,7 +492,7 @@ def _charge(demand: Demand, facts: MachineFacts) -> Shortage | None:
             "reserve",
             option,
             safe,
-            f"{how_to_raise_bound('commit-limit', facts)}, or another --method",
+            f"{how_to_raise_bound('commit-limit', facts)}, or use another --method",
             also=True,
         ),
     )

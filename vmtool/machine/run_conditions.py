@@ -1,4 +1,4 @@
-"""When and where something was measured, how busy the machine was meanwhile, and the peak of memory."""
+"""When and where something was measured, how busy the machine was, and the peak memory use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Access to memory by its address: copying, comparing, viewing as bytes, and zeroed memory of our own."""
+"""Access to memory by address: copying, comparing, viewing as bytes, and allocating zeroed memory."""
 
 from __future__ import annotations
 

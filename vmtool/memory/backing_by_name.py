@@ -1,4 +1,4 @@
-"""A backing by its name, such as ``host`` or ``cuda:1``: what names and methods there are, and opening one.
+"""Backings by name, such as ``host`` or ``cuda:1``: the names, their methods, and opening one.
 
 The only place that chooses a platform.
 """

@@ -1,4 +1,4 @@
-"""The control groups above a process: where they are, and what they allow of reserved huge pages.
+"""The control groups above a process: where they are, and their limits on reserved huge pages.
 
 ``machine`` reads all other limits of theirs; these are also the cause of a failed call. Facts:
 Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/hugetlb.rst of Linux.

@@ -1,4 +1,4 @@
-"""The types of the counters of an operating system, for a process and for the machine, and of limits.
+"""The types of the kernel's counters and of memory limits, for a process and for the machine.
 
 "Released" means four different things: addresses, commit charge, resident pages and memory areas
 are given back by different calls. Each is a number of its own here, so that what vmtool expects

@@ -1,4 +1,4 @@
-"""The kernel's counters of memory, for this process or for ranges of its addresses, and its limits.
+"""The kernel's memory counters, for this process or for ranges of its addresses, and its limits.
 
 The same functions on every platform; each platform's module says what is available there.
 """

@@ -1,4 +1,4 @@
-"""The errors of memory: a failed call with its cause and remedy, undoing, and a misused reservation.
+"""Memory errors: a failed call with its cause and remedy, undoing it, and a misused reservation.
 
 Every failed call becomes an error here. The causes are each platform's: ``posix.diagnosis``,
 ``windows.diagnosis`` and ``cuda.errors``.

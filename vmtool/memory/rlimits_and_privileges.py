@@ -1,4 +1,4 @@
-"""What this process may do: its resource limits (``getrlimit``), how to raise each, and its privileges on Linux.
+"""What this process may do: its resource limits, how to raise each, and its privileges on Linux.
 
 A soft limit can be raised up to the hard one by anybody, and a hard one only with CAP_SYS_RESOURCE
 (``man 2 getrlimit``): ``ulimit -v unlimited`` under a hard limit is "Operation not permitted"

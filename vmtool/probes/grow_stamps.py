@@ -1,4 +1,4 @@
-"""Stamps that are written into a growing buffer of the host or a device, and checked at each step."""
+"""Stamps written into a growing buffer, on the host or a device, and checked at each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far reserving, committing, mapping and locking go, by bounded searches; who may exhaust a device.
+"""Bounded searches for how far reserving, committing, mapping and locking go.
 
 Each attempt is in a new process, but for the largest reservation.
 """

@@ -1,4 +1,4 @@
-"""Sharing device memory, tried: handles of each kind, two processes, and peers.
+"""Trials of sharing device memory: with each kind of handle, with another process, and with peers.
 
 ``python -m vmtool.probes.sharing SOCKET ORDINAL NBYTES`` is the process that exports.
 """

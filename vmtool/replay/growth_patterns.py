@@ -1,4 +1,4 @@
-"""How sequences grow where that repeats, and what all of them commit before any later time, in closed form.
+"""Sequences whose growth repeats, and what all commit before a later time, in closed form.
 
 At which steps a sequence commits, and how much, repeats after a period of tokens, and a step takes the
 same time for all. So before a time, the steps of one kind that all sequences have taken are a quotient

@@ -1,4 +1,4 @@
-"""The live bytes of a sequence by its length, and of all that run at any later time, in closed form.
+"""The live bytes of one sequence by length, and of all running ones at a later time, in closed form.
 
 A sequence has ``length + ceil((t - decode_ns) / step_ns)`` tokens while it decodes. With both times
 divided by the step into quotient and remainder, the sum over all sequences of that ceiling is a sum

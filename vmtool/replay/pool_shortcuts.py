@@ -1,4 +1,4 @@
-"""The fast path of a replay with block pools: requests that arrive, grow and end while nothing is refused.
+"""The fast path of a replay with block pools, taken as long as no memory is refused.
 
 The simulation decides what happens when memory is refused. As long as none is, sequences depend on each
 other only through sums, and through blocks that they take in order. One loop takes arrivals, steps and

@@ -1,4 +1,4 @@
-"""The prefixes that sequences share: a tree of named blocks, and what stores do to keep and evict them."""
+"""The prefixes that sequences share: a tree of named blocks, and how stores keep and evict them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays in other processes: on real memory in a child, whose last report counts if it dies, or by workers.
+"""Replays in other processes: on real memory in a child that may die, or by workers.
 
 ``python -m vmtool.replay.replay_process`` reads one line with a :class:`Job` from stdin and writes lines of JSON:
 the result so far twice a second, and at last the result or an error. The end of stdin asks it to stop.

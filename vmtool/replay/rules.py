@@ -1,4 +1,4 @@
-"""The rules of a replay."""
+"""The rules of a replay: the plan of the simulation, and the settings that its result records."""
 
 from __future__ import annotations
 

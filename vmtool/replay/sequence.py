@@ -1,4 +1,4 @@
-"""The sequence of one request with its memory, how that grows, and the interface of the stores that give it."""
+"""The sequence of one request: its memory, how that grows, and the interface of its store."""
 
 from __future__ import annotations
 

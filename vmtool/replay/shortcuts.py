@@ -1,4 +1,4 @@
-"""The shortcuts past single events: what those for block pools and for ranges have in common."""
+"""What the fast paths of a replay have in common, for block pools and for ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay measures: requests by outcome, waits, the live bytes of its sequences, and points over time."""
+"""What a replay measures: outcomes of requests, waits, live bytes, and points over time."""
 
 from __future__ import annotations
 

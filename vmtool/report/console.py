@@ -1,4 +1,4 @@
-"""The console that reports are printed to, and paragraphs: lines broken between words, or never.
+"""The console that reports are printed to, and paragraphs, whose lines break between words or never.
 
 The console cuts nothing and obeys no control character.
 """

@@ -1,4 +1,4 @@
-"""The report of ``vmtool granularity``: units of each backing, devices, how they share memory, tokens."""
+"""The report of ``vmtool granularity``: units of each backing, devices and their sharing, tokens."""
 
 from __future__ import annotations
 

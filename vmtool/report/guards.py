@@ -1,4 +1,4 @@
-"""The report of ``vmtool guards``: how each write ended to memory that is committed, released or neither."""
+"""The report of ``vmtool guards``: how writes to committed, released and other memory ended."""
 
 from __future__ import annotations
 

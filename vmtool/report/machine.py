@@ -1,4 +1,4 @@
-"""Facts of a machine, its devices and the conditions of a run, and the names of settings, in words."""
+"""A machine, its devices, the conditions of a run and the names of settings, in words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report and the page of ``vmtool matrix``: which granule to use, what every cell costs."""
+"""The report and the page of ``vmtool matrix``: which granule to use, and what every cell costs."""
 
 from __future__ import annotations
 

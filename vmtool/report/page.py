@@ -1,4 +1,4 @@
-"""The frame of every HTML page, and its parts: sections, tables, checks, figures. All escape what they hold."""
+"""The frame and the parts of every HTML page: sections, tables, checks, figures; all escape text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which method is recommended, why, and what the others lack; what to do about a warning of stress: in sentences."""
+"""Which method is recommended and why, and what to do about a warning of stress, in sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in the text of a report, names beside their values, and the words of some cells.
+"""Tables in text reports, names beside their values, and the wording of some cells.
 
 Nothing is ever cut: a table that is too wide for the terminal becomes lines of ``name: value``.
 """

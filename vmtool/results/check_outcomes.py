@@ -1,4 +1,4 @@
-"""The result of one check: a name, an outcome and numbers, which may add up many comparisons."""
+"""The result of one check: its name, its outcome, and numbers, which may sum up many comparisons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``vmtool compare`` found: two sets of runs of stress and what changed between them."""
+"""What ``vmtool compare`` found: two sets of stress runs, and what changed between them."""
 
 from __future__ import annotations
 

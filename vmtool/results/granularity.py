@@ -1,4 +1,4 @@
-"""The result of ``vmtool granularity``: what each backing can map, in what unit, and share with others."""
+"""The result of ``vmtool granularity``: what each backing can map and share, and in what unit."""
 
 from __future__ import annotations
 

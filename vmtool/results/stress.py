@@ -196,7 +196,7 @@ class CounterReading:
     """One counter at a checkpoint: bytes, or a count for ``mappings``.
 
     Attributes:
-        expected: What vmtool's own books say.
+        expected: What vmtool expects from its own totals.
         observed: What the kernel or driver counts; ``None`` where that is not available.
         low: The least that *observed* may be if *expected* is right.
         high: The most it may be; both include the stated tolerance.

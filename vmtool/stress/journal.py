@@ -1,4 +1,4 @@
-"""The journals of the workers: what each thread is doing right now, in files that both processes map.
+"""The workers' journals: files that both processes map, with what each thread is doing right now.
 
 A worker writes a few words before each phase; whatever kills it, the parent can still read them.
 """

@@ -1,4 +1,4 @@
-"""What a stress run will do and what it needs: defaults filled in, bad values refused, the demand at its peak."""
+"""The plan of a stress run: checked settings with defaults filled in, and its peak demand."""
 
 from __future__ import annotations
 

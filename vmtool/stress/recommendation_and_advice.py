@@ -1,4 +1,4 @@
-"""What a result of stress advises: warnings of how far to trust it, and which method to use."""
+"""Advice from a stress result: how far to trust it, and which method to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much fits, as the exact inverse of a policy's cost, and from which length waste is small."""
+"""How much fits (the exact inverse of a policy's cost), and from which length on waste is small."""
 
 from __future__ import annotations
 

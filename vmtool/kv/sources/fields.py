@@ -1,4 +1,4 @@
-"""Typed access to the fields of one config, with a check and a record of the origin of each value."""
+"""Typed access to the fields of one config, with checks and the origin of each value."""
 
 from __future__ import annotations
 

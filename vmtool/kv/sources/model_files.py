@@ -1,4 +1,4 @@
-"""The files of a model, which may be hostile: config.json in a folder, regular files only, bounded bytes, strict JSON."""
+"""Reading the files of a model, which may be hostile: regular files, bounded sizes, strict JSON."""
 
 from __future__ import annotations
 

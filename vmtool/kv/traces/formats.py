@@ -1,4 +1,4 @@
-"""A request of a trace, and the formats of the lines that have one: what is in them is exact and in range."""
+"""A request of a trace, and the line formats of trace files, read exactly and checked for range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of all rules of the doctor, applied to the facts of a machine."""
+"""All rules of the doctor, applied to the facts of a machine."""
 
 from __future__ import annotations
 

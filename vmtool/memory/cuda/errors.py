@@ -1,4 +1,4 @@
-"""The errors of the CUDA driver, where there is none or a call failed, each with its cause and hint.
+"""The errors of a missing CUDA driver and of its failed calls, each with a cause and a hint.
 
 They are found from values only: nothing here calls the driver.
 """

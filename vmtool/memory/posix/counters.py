@@ -1,4 +1,4 @@
-"""The counters and limits of memory of Linux, from ``/proc``, and of macOS: of this process, of ranges.
+"""The memory counters and limits of Linux and macOS, for this process or for ranges of addresses.
 
 On Linux one pass over ``smaps`` gives all four counters exactly; its cost grows with the number of
 areas (milliseconds for a few hundred, seconds at the limit of 65,530). macOS has no commit charge,

@@ -1,4 +1,4 @@
-"""NUMA nodes of Linux: which there are, and on which one pages are.
+"""NUMA nodes on Linux: which nodes there are, and on which node a page is.
 
 numa(7), mbind(2) and ``/proc/self/numa_maps`` in proc(5). A kernel without CONFIG_NUMA has none of
 them, and a machine with one node has one choice.

@@ -1,4 +1,4 @@
-"""The counters and limits of memory on Windows: of the machine, of a process, of ranges of its addresses.
+"""The memory counters and limits of Windows: for the machine, a process, or ranges of addresses.
 
 Ranges are read as regions: runs of pages that are alike.
 """

@@ -1,4 +1,4 @@
-"""Job objects of Windows: the limits of the job of this process, and one in which children end with it.
+"""Windows job objects: the limits of this process's job, and a job that ends children with it.
 
 Windows answers for a job to who has a handle of it, and to its own processes, which need none: so the
 limits of another process are known only where it shares the job of this one

@@ -1,4 +1,4 @@
-"""Proofs of the granule: calls with other sizes and offsets, tried on the real system, each a check."""
+"""Proofs of the granule: calls with other sizes and offsets, each tried on the real system."""
 
 from __future__ import annotations
 

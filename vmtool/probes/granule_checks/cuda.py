@@ -1,4 +1,4 @@
-"""How a CUDA driver itself answers sizes of memory that are not multiples of its granularity."""
+"""How a CUDA driver itself responds to sizes that are not multiples of its granularity."""
 
 from __future__ import annotations
 

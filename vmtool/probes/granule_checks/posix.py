@@ -1,4 +1,4 @@
-"""How a POSIX kernel itself answers addresses and lengths that are not whole pages."""
+"""How a POSIX kernel itself responds to addresses and lengths that are not whole pages."""
 
 from __future__ import annotations
 

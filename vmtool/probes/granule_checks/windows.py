@@ -1,4 +1,4 @@
-"""How Windows itself answers offsets and lengths that are not whole granules."""
+"""How Windows itself responds to offsets and lengths that are not whole granules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One worker as its parent sees it: its process, its messages, how it ended, and why it died or stopped."""
+"""One worker as its parent sees it: its process, its messages, and how and why it ended."""
 
 from __future__ import annotations
 

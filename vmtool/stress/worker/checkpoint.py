@@ -1,4 +1,4 @@
-"""Checkpoints: moments at which a worker compares its own books with what the kernel or driver counts.
+"""Checkpoints: moments at which a worker compares its totals with the counters.
 
 Its parent keeps them.
 """

@@ -1,4 +1,4 @@
-"""A CUDA device that a session runs on: its backings and pools, what is between the rounds, and what the driver counts."""
+"""A CUDA device that a session runs on: its backings, pools and counters."""
 
 from __future__ import annotations
 

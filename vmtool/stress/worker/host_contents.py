@@ -1,4 +1,4 @@
-"""The contents of granules: written at touch and checked at release, in the host's memory.
+"""The contents of granules in host memory: written at touch and checked at release.
 
 What a device has in common with that, its calls and its error, is here too.
 """

@@ -1,4 +1,4 @@
-"""What the kernel must count of a buffer of the host if vmtool's own books are right, and what it does count.
+"""The kernel's counters for a host buffer: what vmtool's own totals predict, and what they are.
 
 ==============  ==========================================================================
 counter         tolerance

@@ -1,4 +1,4 @@
-"""The memory that a session runs on: what it needs of any kind, and the host's."""
+"""The memory that a session runs on: the interface that every kind has, and the host's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker reports: the results of its methods, the calls that failed, and what is checked at its end.
+"""What a worker reports: its methods' results, the calls that failed, and the final checks.
 
 The checks are of contents, bases, ledger, budget and counters, and that everything is released.
 """

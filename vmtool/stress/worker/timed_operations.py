@@ -1,4 +1,4 @@
-"""The operations of a pattern on one buffer, each timed, and the samples of every phase in bounded memory."""
+"""The timed operations of a pattern on a buffer, and the samples of each phase in bounded memory."""
 
 from __future__ import annotations
 

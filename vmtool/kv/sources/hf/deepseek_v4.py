@@ -81,14 +81,15 @@ def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
         source = max((source for source in sources if source <= i), default=None)
         if ratio and source is None:
             fields.fail(
-                f"compress_ratios[{i}]", f"is {ratio}, but no layer before it keeps entries"
+                f"compress_ratios[{i}]",
+                f"is {ratio}, but kv_source_layer_ids has no layer up to this one",
             )
         if source != i:
             shares = source if ratio else None
             made.append(Layer(i, LayerKind.WINDOW, (recent,), shares=shares))
             continue
         if not ratio:
-            fields.fail("kv_source_layer_ids", f"holds {i}, which compresses nothing")
+            fields.fail("kv_source_layer_ids", f"holds {i}, but compress_ratios[{i}] is 0")
         tensors = (
             recent,
             Tensor("latent", TensorRole.LATENT, 1, dim, Extent(ratio=ratio), rope),
@@ -96,7 +97,9 @@ def deepseek_v41(fields: Fields) -> tuple[Layer, ...]:
         )
         states = (_open_groups("open", 8, 2 * dim),) if ratio > 1 else ()
         made.append(Layer(i, LayerKind.COMPRESSED, tensors, states))
-    fields.stated("layer_kinds", f"{len(sources)} of {count} keep entries", "kv_source_layer_ids")
+    fields.stated(
+        "layer_kinds", f"{len(sources)} of {count} layers keep entries", "kv_source_layer_ids"
+    )
     return tuple(made)
 
 

@@ -526,8 +526,11 @@ def test_deepseek_v41_keeps_entries_in_the_layers_that_others_read():
     [
         ({"compress_ratios": [0, 4, 2, 1, 1]}, r"compress_ratios\[1\]: is 4"),
         ({"compress_ratios": [0, 2]}, "compress_ratios: has 2 entries for 5 layers"),
-        ({"compress_ratios": [2, 2, 2, 1, 1]}, r"compress_ratios\[0\]: is 2, but no layer before"),
-        ({"compress_ratios": [0, 0, 2, 1, 1]}, "kv_source_layer_ids: holds 1, which compresses"),
+        (
+            {"compress_ratios": [2, 2, 2, 1, 1]},
+            r"compress_ratios\[0\]: is 2, but kv_source_layer_ids has no layer",
+        ),
+        ({"compress_ratios": [0, 0, 2, 1, 1]}, "kv_source_layer_ids: holds 1, but compress_ratios"),
         ({"compress_ratios": None}, "compress_ratios: is missing"),
         ({"kv_source_layer_ids": None}, "kv_source_layer_ids: is missing"),
         ({"kv_source_layer_ids": [1, 5]}, r"kv_source_layer_ids\[1\]: is 5"),

@@ -155,8 +155,12 @@ def _granite_switch(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, .
     word = max(dim, 2 ** (code or 6), 32)
     dims = [dim] if kind == "single" else [max(counting, 32), word]
     if len(layers) <= len(dims):
-        fields.fail("num_hidden_layers", f"is {len(layers)}, with {len(dims)} for the switch")
-    fields.derived("switch_layers", len(dims), f"switch_type is {kind}: one KV head of {dims}")
+        fields.fail(
+            "num_hidden_layers", f"is {len(layers)}, but the switch alone takes {len(dims)}"
+        )
+    fields.derived(
+        "switch_layers", len(dims), f"switch_type is {kind}: one KV head each, {dims} wide"
+    )
     switch = tuple(Layer(i, LayerKind.FULL, pair(1, dim, dim)) for i, dim in enumerate(dims))
     return switch + layers[len(dims) :]
 
