@@ -1,4 +1,4 @@
-"""The answer of ``vmtool kv-estimate``: what a sequence costs, its granules, and what a budget holds."""
+"""The answer of ``vmtool kv-estimate``: the cost of a sequence, and what granules and a budget hold."""
 
 from __future__ import annotations
 

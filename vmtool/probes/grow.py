@@ -1,4 +1,4 @@
-"""Growing in place through planned lengths, checked at every step, and the same growth by copying."""
+"""Growing in place through planned lengths, with checks at every step, and the same by copying."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of ``vmtool fleet`` as text, Markdown and page: the answer, machines that differ, the spread."""
+"""The report of ``vmtool fleet``: the answer, machines that differ, and the spread of the measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of ``vmtool inspect``: the answer, and tables of counters, trends, reservations and children."""
+"""The report of ``vmtool inspect``: the answer, counters, trends, reservations and children."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences about a process: the answer, how it ended, each finding and its remedy, conditions, devices."""
+"""Sentences about a process: the answer, its end, findings and remedies, conditions, devices."""
 
 from __future__ import annotations
 

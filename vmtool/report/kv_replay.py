@@ -1,4 +1,4 @@
-"""The report of ``vmtool kv-replay`` about one replay, or with ``--compare`` about several, as text."""
+"""The report of ``vmtool kv-replay`` as text: of one replay, and of a comparison."""
 
 from __future__ import annotations
 

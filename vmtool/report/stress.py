@@ -1,4 +1,4 @@
-"""The report of ``vmtool stress``: the answer, latencies, driver calls, checks, and what devices do."""
+"""The report of ``vmtool stress``: the answer, latencies, driver calls, checks, and devices."""
 
 from __future__ import annotations
 

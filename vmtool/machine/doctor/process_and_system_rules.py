@@ -1,4 +1,4 @@
-"""Rules about the limits of this process, and about its system: kernel, container, WSL, gVisor, Wine."""
+"""Rules about the limits of this process and about its system: kernel, container, WSL, gVisor, Wine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of the methods: rounds that alternate between them, within a number of cycles or a time."""
+"""The order of the methods: rounds that alternate between them, for a number of cycles or a time."""
 
 from __future__ import annotations
 

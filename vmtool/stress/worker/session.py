@@ -1,4 +1,4 @@
-"""The cycles of one worker: its threads and buffers, round by round, and what is checked at the end."""
+"""The cycles of one worker: its threads and buffers, round by round, and the checks at its end."""
 
 from __future__ import annotations
 
