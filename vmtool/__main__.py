@@ -9,12 +9,10 @@ import sys
 _COLLECT_AFTER = 100_000
 #: Given up to say that memory ran out, and why: what says it needs some. (It is never touched.)
 _BALLAST_BYTES = 2 << 20
-#: EPERM and ENOSYS, with which a sandbox answers calls that it does not allow.
-_REFUSALS = (1, 38)
-_SANDBOX = (
-    "a security policy does not allow it (seccomp, SELinux or a sandbox)",
-    "check the seccomp profile of the container, or run outside the container",
-)
+_UNEXPLAINED = """\
+vmtool: error: this process cannot get more memory
+  hint: raise `ulimit -v` or `ulimit -d`, whichever is set, and run again
+"""
 
 
 def entry() -> None:
@@ -37,7 +35,12 @@ def entry() -> None:
         if isinstance(error.__cause__, KeyboardInterrupt):
             sys.exit(130)
         ballast = None  # noqa: F841 - freed
-        words = _explain(error, loaded=loaded)
+        try:
+            from vmtool.no_memory import explain  # noqa: PLC0415 - loaded if possible
+
+            words = explain(error, loaded=loaded)
+        except Exception:  # noqa: BLE001 - whatever a lack of memory raises
+            words = _UNEXPLAINED
         if not words:
             raise
         os.write(2, words.encode("ascii", "replace"))
@@ -49,41 +52,6 @@ def entry() -> None:
             exec("")  # noqa: S102 - it runs nothing
         except (MemoryError, SystemError):
             pass
-
-
-def _explain(error: BaseException, *, loaded: bool) -> str:
-    """Return lines for a lack of memory, or a refusal while vmtool was loaded; empty for others."""
-    refused = isinstance(error, OSError) and error.errno in _REFUSALS and not loaded
-    first = "this process cannot get more memory" if loaded else "not enough memory to load vmtool"
-    cause: str | None
-    try:
-        from vmtool.no_memory import is_no_memory, why_no_memory  # noqa: PLC0415 - loaded if possible
-
-        if refused:
-            first = (
-                f"vmtool cannot be loaded: a system call failed in {_last_function(error)}: {error}"
-            )
-            cause, hint = _SANDBOX
-        elif is_no_memory(error):
-            cause, hint = why_no_memory()
-        else:
-            return ""
-    except Exception:  # noqa: BLE001 - whatever a lack of memory raises
-        cause, hint = (
-            None,
-            "raise `ulimit -v` or `ulimit -d`, whichever is set, and run again",
-        )
-    told = f"vmtool: error: {first}\n" + (f"  cause: {cause}\n" if cause else "")
-    return f"{told}  hint: {hint}\n"
-
-
-def _last_function(error: BaseException) -> str:
-    """Return the function that raised *error*, with its module."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    frame = None if trace is None else trace.tb_frame
-    return "" if frame is None else f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether an error comes from a lack of memory, and which limit of this process may be why.
+"""An error that ends vmtool: whether it comes from a lack of memory, and which limit may be why.
 
 Nothing is imported to find out: there may be no memory for it.
 """
@@ -21,6 +21,12 @@ _LOADING_LIMITS: Final = (
 #: A process that is so near to a limit cannot load a module.
 _NEAR_LIMIT: Final = 16 << 20
 _NO_MEMORY_ERRNO: Final = 12  # ENOMEM
+#: EPERM and ENOSYS, with which a sandbox answers calls that it does not allow.
+_REFUSALS: Final = (1, 38)
+_SANDBOX: Final = (
+    "a security policy does not allow it (seccomp, SELinux or a sandbox)",
+    "check the seccomp profile of the container, or run outside the container",
+)
 
 
 def _read(path: str) -> str:
@@ -32,6 +38,37 @@ def _read(path: str) -> str:
             os.close(file)
     except OSError:
         return ""
+
+
+def explain(error: BaseException, *, loaded: bool) -> str:
+    """Return lines on stderr for a lack of memory, or a refusal while vmtool was loaded; empty for others.
+
+    Args:
+        error: What was raised.
+        loaded: Whether all of vmtool was loaded.
+    """
+    cause: str | None
+    if isinstance(error, OSError) and error.errno in _REFUSALS and not loaded:
+        first = f"vmtool cannot be loaded: a system call failed in {_last_function(error)}: {error}"
+        cause, hint = _SANDBOX
+    elif is_no_memory(error):
+        first = (
+            "this process cannot get more memory" if loaded else "not enough memory to load vmtool"
+        )
+        cause, hint = why_no_memory()
+    else:
+        return ""
+    told = f"vmtool: error: {first}\n" + (f"  cause: {cause}\n" if cause else "")
+    return f"{told}  hint: {hint}\n"
+
+
+def _last_function(error: BaseException) -> str:
+    """Return the function that raised *error*, with its module."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    frame = None if trace is None else trace.tb_frame
+    return "" if frame is None else f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"
 
 
 def is_no_memory(error: BaseException, read: Callable[[str], str] = _read) -> bool:

@@ -11,7 +11,7 @@ from vmtool.units import GIB, MIB
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from vmtool.inspect.memory_areas import MemoryArea
+    from vmtool.inspect.memory_areas_and_maps import MemoryArea
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import (
         ChildProcess,

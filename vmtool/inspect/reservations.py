@@ -8,14 +8,14 @@ from itertools import pairwise, zip_longest
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.memory_areas import kind_of
+from vmtool.inspect.memory_areas_and_maps import kind_of
 from vmtool.results.inspect import ReservedRange
 from vmtool.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from vmtool.inspect.memory_areas import MemoryArea
+    from vmtool.inspect.memory_areas_and_maps import MemoryArea
 
 _NONE: Final = "---p"
 #: glibc's arenas: HEAP_MAX_SIZE is 64 MiB on 64-bit systems (malloc/arena.c).

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from vmtool.inspect.findings import find
-from vmtool.inspect.memory_areas import ProcessGoneError
+from vmtool.inspect.memory_areas_and_maps import ProcessGoneError
 from vmtool.inspect.processes import describe_children, read_devices
 from vmtool.inspect.reservations import (
     group_areas,
@@ -23,7 +23,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.inspect.memory_areas import Detail, MemoryArea
+    from vmtool.inspect.memory_areas_and_maps import Detail, MemoryArea
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.trends_and_conditions import CounterCondition
     from vmtool.machine.facts import MachineFacts

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.packing.blocks_and_ranges import BlockClass, BlockPool
+    from vmtool.kv.packing.shapes_and_block_classes import BlockClass, BlockPool
     from vmtool.replay.account import Piece
 
     #: Blocks or granules: bits by the number of the section that they lie in.

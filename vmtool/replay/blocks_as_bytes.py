@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.kv.packing.blocks_and_ranges import BlockClass, BlockPool, Run
+    from vmtool.kv.packing.shapes_and_block_classes import BlockClass, BlockPool, Run
     from vmtool.replay.account import Piece
 
     Granules: TypeAlias = Callable[[int, int], int]

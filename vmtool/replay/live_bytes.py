@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from vmtool.kv.packing.blocks_and_ranges import EntryCount
+from vmtool.kv.packing.shapes_and_block_classes import EntryCount
 
 if TYPE_CHECKING:
     from vmtool.kv.sequence_cost import SequenceCost

@@ -12,7 +12,7 @@ from vmtool.replay.sequence import MOST_STEPS, Growth, regular
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from vmtool.kv.packing.blocks_and_ranges import BlockClass
+    from vmtool.kv.packing.shapes_and_block_classes import BlockClass
     from vmtool.replay.account import Account, Piece
     from vmtool.replay.prefix_cache import Node
     from vmtool.replay.sequence import Regular, RunningSequence

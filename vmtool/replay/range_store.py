@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from vmtool.kv.packing.blocks_and_ranges import runs_without
+from vmtool.kv.packing.shapes_and_block_classes import runs_without
 from vmtool.replay.growth_patterns import Repeated
 from vmtool.replay.prefix_cache import PrefixStore
 from vmtool.replay.sequence import MOST_STEPS, Growth
@@ -13,7 +13,7 @@ from vmtool.replay.sequence import MOST_STEPS, Growth
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.packing.blocks_and_ranges import Run, Shape
+    from vmtool.kv.packing.shapes_and_block_classes import Run, Shape
     from vmtool.replay.account import Account, Piece, Place
     from vmtool.replay.prefix_cache import Node
     from vmtool.replay.sequence import RunningSequence

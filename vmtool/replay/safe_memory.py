@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool import machine
 from vmtool.errors import RefusedError
-from vmtool.kv.packing.blocks_and_ranges import shapes_of
+from vmtool.kv.packing.shapes_and_block_classes import shapes_of
 from vmtool.machine.device_memory import device_free
 from vmtool.machine.memory_limit_sentences import describe_safe
 from vmtool.machine.preflight import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from vmtool.kv.packing.blocks_and_ranges import BlockClass, Run
+    from vmtool.kv.packing.shapes_and_block_classes import BlockClass, Run
     from vmtool.kv.traces.formats import Request
 #: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.
 MOST_STEPS: Final = 1 << 16

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from vmtool.errors import CallError
 from vmtool.histograms import summarize
-from vmtool.kv.packing.blocks_and_ranges import block_classes, shapes_of
+from vmtool.kv.packing.shapes_and_block_classes import block_classes, shapes_of
 from vmtool.replay.account import Account
 from vmtool.replay.pool_store import PoolStore
 from vmtool.replay.range_store import RangeStore

@@ -10,7 +10,7 @@ if sys.platform != "linux":
 
 from vmtool.inspect.findings import find
 from vmtool.inspect.linux_process import describe_group
-from vmtool.inspect.memory_areas import MemoryArea, parse_smaps
+from vmtool.inspect.memory_areas_and_maps import MemoryArea, parse_smaps
 from vmtool.machine import read_facts
 from vmtool.machine.cgroups import read_cgroups
 from vmtool.results.inspect import (

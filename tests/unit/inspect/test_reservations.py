@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.inspect.memory_areas import MemoryArea
+from vmtool.inspect.memory_areas_and_maps import MemoryArea
 from vmtool.inspect.reservations import (
     granule,
     group_areas,

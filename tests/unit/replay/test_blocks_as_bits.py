@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from vmtool.kv.packing.blocks_and_ranges import BlockClass, BlockPool, EntryCount
 from vmtool.kv.packing.policies import make_policy
+from vmtool.kv.packing.shapes_and_block_classes import BlockClass, BlockPool, EntryCount
 from vmtool.replay import blocks_as_bits
 from vmtool.replay.account import Account
 from vmtool.replay.blocks_as_bits import BlockMasks

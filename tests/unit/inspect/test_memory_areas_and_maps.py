@@ -1,6 +1,6 @@
 """Memory areas, as proc_pid_maps(5) and proc_pid_smaps(5) show them."""
 
-from vmtool.inspect.memory_areas import parse_maps, parse_numa_maps, parse_smaps
+from vmtool.inspect.memory_areas_and_maps import parse_maps, parse_numa_maps, parse_smaps
 from vmtool.inspect.reservations import possible_huge_bytes
 
 _MAPS = b"""\

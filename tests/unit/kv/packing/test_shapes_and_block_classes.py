@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.kv.packing.blocks_and_ranges import (
+from vmtool.kv.packing.shapes_and_block_classes import (
     EntryCount,
     PackedRange,
     StridedRange,
