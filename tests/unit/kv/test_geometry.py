@@ -230,7 +230,12 @@ def test_the_mtp_layer_of_deepseek_v4_is_that_of_the_ratio_after_the_layers():
 
 @pytest.mark.parametrize(
     ("name", "layers"),
-    [("deepseek-v4-flash-0731", 43), ("deepseek-v4-pro-0813", 61), ("deepseek-v4.1-flash", 40)],
+    [
+        ("deepseek-v4-flash-0731", 43),
+        ("deepseek-v4-flash-vision-exp", 43),
+        ("deepseek-v4-pro-0813", 61),
+        ("deepseek-v4.1-flash", 40),
+    ],
 )
 def test_dspark_has_three_layers_with_a_window_whatever_the_number_of_mtp_layers(name, layers):
     model = model_lookup.load(name)
