@@ -180,7 +180,7 @@ def test_more_overhead_than_all_is_refused(estimate):
 
 @pytest.mark.parametrize("more", [(), ("--sweep", "context=8k..16k")])
 def test_an_answer_without_the_weights_says_so_unless_that_was_asked_for(vmtool, more):
-    line = ("kv-estimate", "mistral-large-3", "--budget", "16GiB", *more)
+    line = ("kv-estimate", "mistral-small-4-119b", "--budget", "16GiB", *more)
     assert (
         "no weights are subtracted from the budget: their size is not known" in vmtool(*line).stderr
     )
