@@ -118,13 +118,13 @@ def test_llama_cpp_may_keep_the_whole_window_and_states_besides(estimate):
 @pytest.mark.parametrize(
     ("line", "noticed"),
     [
-        ("kimi-k2-thinking --budget h100 --as vllm", True),  # its weights are not in the table
+        ("mistral-small-4-119b --budget h100 --as vllm", True),  # its weights are not in the table
         ("qwen3-8b --budget h100 --as vllm", False),
         ("qwen3-8b --budget 60GiB --as vllm", True),  # an engine's own figure
         ("qwen3-8b --budget 60GiB --as sglang --weights auto", False),
         ("qwen3-8b --budget 60GiB --as llama.cpp --weights none", False),
         ("qwen3-8b --blocks 3000 --as vllm", False),
-        ("--compare model=qwen3-8b,kimi-k2-thinking --budget 80GiB --weights auto", True),
+        ("--compare model=qwen3-8b,mistral-small-4-119b --budget 80GiB --weights auto", True),
     ],
 )
 def test_a_budget_from_which_no_weights_are_subtracted_is_noticed(estimate, line, noticed):
