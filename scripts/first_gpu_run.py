@@ -61,7 +61,7 @@ class Rig:
 
     def code(self, name: str, *arguments: Any) -> int:
         """Return the CUresult of a call, 0 if it succeeded."""
-        from vmtool.memory.cuda.errors import CudaError
+        from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 
         try:
             self.call(name, *arguments)
@@ -118,7 +118,7 @@ def context_cost(rig: Rig) -> str:
 def context_free_calls(rig: Rig) -> str:
     """Whether reserving works before any context was made."""
     from vmtool.memory.cuda import driver
-    from vmtool.memory.cuda.errors import CudaError
+    from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 
     loaded = driver.load()
     unit = loaded.granularity(loaded.allocation_properties(rig.device), driver.GRANULARITY_MINIMUM)

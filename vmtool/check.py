@@ -18,10 +18,11 @@ from vmtool.probes.guards import prove_guards
 from vmtool.results.check import MachineCheckResult, MemoryCheck
 from vmtool.results.check_outcomes import Check, CheckOutcome, all_passed
 from vmtool.results.stress import HUGE, Outcome, StressSettings, base_method
+from vmtool.stress.demand import demand
 from vmtool.stress.matrix import best_granule, cell_of, choose_granules, run_matrix
 from vmtool.stress.parent.joined_result import what_ended
 from vmtool.stress.parent.run_workers import run_stress
-from vmtool.stress.plan import demand, method_names, settle, with_huge
+from vmtool.stress.plan import method_names, settle, with_huge
 from vmtool.units import KIB, MIB, align_down, align_up
 
 if TYPE_CHECKING:

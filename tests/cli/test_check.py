@@ -10,7 +10,7 @@ from stored_runs import described
 
 from vmtool.check import run_check
 from vmtool.machine import read_facts
-from vmtool.memory.cuda.errors import DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import DeviceLostError
 from vmtool.report.check import advice, answer, to_html, to_markdown, to_text
 from vmtool.report.check_sentences import summarize
 from vmtool.report.recommendation_and_advice import method_option_words

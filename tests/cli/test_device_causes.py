@@ -137,7 +137,7 @@ def test_mappings_are_not_blamed_where_there_are_few(run_on_standin):
 
 def test_a_limit_of_addresses_is_named_where_a_reservation_fails(fakecuda):
     from vmtool.memory.backing_by_name import open_device
-    from vmtool.memory.cuda.errors import CudaOutOfMemoryError
+    from vmtool.memory.cuda.errors_and_diagnosis import CudaOutOfMemoryError
 
     backing = open_device("cuda")
     import resource

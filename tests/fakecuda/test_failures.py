@@ -4,7 +4,7 @@ import pytest
 from fakecuda.rig import GRANULE, driver
 
 from vmtool.memory.cuda import driver as vmtool_driver
-from vmtool.memory.cuda import errors as vmtool_errors
+from vmtool.memory.cuda import errors_and_diagnosis as vmtool_errors
 
 
 def test_a_bad_copy_can_lose_the_device(fakecuda):

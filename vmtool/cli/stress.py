@@ -263,7 +263,7 @@ def _preflight(
 ) -> None:
     """Refuse a plan that is not safe here, or say so when it is forced."""
     from vmtool.machine.preflight import Severity, check, refuse_unsafe
-    from vmtool.stress.plan import demand
+    from vmtool.stress.demand import demand
 
     shortages = check(demand(settings, room.device_free_bytes), facts)
     if not force:

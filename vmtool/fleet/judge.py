@@ -10,7 +10,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 from vmtool.fleet.machines import ALIKE, Fleet, Machine, same_amount, settle_amounts
-from vmtool.fleet.robust_statistics import biweight, discoveries, find_clusters, two_sided_p
+from vmtool.fleet.robust_statistics import biweight, discoveries, two_sided_p
+from vmtool.fleet.value_clusters import find_clusters
 from vmtool.results.fleet import (
     BaselineGroup,
     BaselineMeasure,

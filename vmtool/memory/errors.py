@@ -1,7 +1,7 @@
 """Memory errors: a failed call with its cause and remedy, undoing it, and a misused reservation.
 
 Every failed call becomes an error here. The causes are each platform's: ``posix.diagnosis``,
-``windows.diagnosis`` and ``cuda.errors``.
+``windows.diagnosis`` and ``cuda.errors_and_diagnosis``.
 """
 
 from __future__ import annotations

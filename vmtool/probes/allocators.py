@@ -16,7 +16,7 @@ from vmtool.errors import RefusedError, VmtoolError
 from vmtool.machine.device_facts import is_fresh_zero, read_device_facts
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.context import CallTimes
-from vmtool.memory.cuda.errors import CudaError, DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, DeviceLostError
 from vmtool.memory.errors import Unwinding
 from vmtool.results.allocators import AllocationTiming, ChunkCost, DeviceAllocators, GrowthTiming
 from vmtool.units import GIB, align_down, format_size

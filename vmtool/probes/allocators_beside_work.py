@@ -25,7 +25,7 @@ from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child
 from vmtool.memory.cuda.copies import DeviceCopies
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
-from vmtool.memory.cuda.errors import DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import DeviceLostError
 from vmtool.results.allocators import BesideWork, StepLatency
 
 STEPS: Final = 400

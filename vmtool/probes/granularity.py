@@ -13,7 +13,7 @@ from vmtool.machine.nvml import read_nvml
 from vmtool.memory.backing import Granularity
 from vmtool.memory.backing_by_name import describe_device, open_backing
 from vmtool.memory.cuda import driver
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.memory.governor import Tier
 from vmtool.probes.granule_checks.prove import prove_granularity
 from vmtool.probes.limits import largest_reservation

@@ -230,7 +230,7 @@ class DeviceStamps:
 
     def _used(self) -> int | None:
         """Return the device memory in use without what the pool keeps unmapped."""
-        from vmtool.memory.cuda.errors import CudaError
+        from vmtool.memory.cuda.errors_and_diagnosis import CudaError
         from vmtool.memory.cuda.handles import HandlePool
 
         source = self._backing.source

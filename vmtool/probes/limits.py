@@ -14,7 +14,7 @@ from vmtool.machine import read_facts
 from vmtool.machine.memory_limit_sentences import describe_safe
 from vmtool.machine.nvml import other_users, read_nvml
 from vmtool.memory.backing_by_name import describe_device, open_backing
-from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, CudaOutOfMemoryError
 from vmtool.memory.windows.wine import wine_version
 from vmtool.probes.question_process import Answer, ask
 from vmtool.results.limits import KindLimits, MethodLimit

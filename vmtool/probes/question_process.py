@@ -38,7 +38,7 @@ from vmtool.memory.addresses import window
 from vmtool.memory.backing_by_name import device_ordinal, open_backing, open_device
 from vmtool.memory.children import end_child, prepare_child, signal_name, start_child
 from vmtool.memory.counters import count_mappings, read_limits
-from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.governor import Tier
 from vmtool.memory.rlimits_and_privileges import how_to_raise
 from vmtool.results.limits import ADDS_NONE

@@ -18,11 +18,11 @@ from vmtool.machine.device_facts import access_costs
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.children import end_child, prepare_child, start_child, wait_killed
 from vmtool.memory.cuda import driver as cu
-from vmtool.memory.cuda import errors
+from vmtool.memory.cuda import errors_and_diagnosis
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
 from vmtool.memory.cuda.devices import devices
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.results.granularity import HandleTrial, PeerTrial, SharingTrial
 
 if TYPE_CHECKING:
@@ -34,9 +34,14 @@ _ANSWER: Final = _PATTERN[::-1]
 _TIMEOUT_S: Final = 60
 _EXPORT: Final = "cuMemExportToShareableHandle"
 #: What says that a kind of handle is not to be had here; any other code is a failure of the driver.
-_REFUSALS: Final = frozenset({errors.NOT_PERMITTED, errors.NOT_SUPPORTED})
+_REFUSALS: Final = frozenset(
+    {errors_and_diagnosis.NOT_PERMITTED, errors_and_diagnosis.NOT_SUPPORTED}
+)
 #: A driver may also not know the kind of handle, or not offer it on this device.
-_CREATION_REFUSALS: Final = _REFUSALS | {errors.INVALID_VALUE, errors.INVALID_DEVICE}
+_CREATION_REFUSALS: Final = _REFUSALS | {
+    errors_and_diagnosis.INVALID_VALUE,
+    errors_and_diagnosis.INVALID_DEVICE,
+}
 #: Kinds of handle that can be exported, by the name that results use.
 _HANDLES: Final = {"posix-fd": cu.HANDLE_POSIX_FD, "fabric": cu.HANDLE_FABRIC}
 
@@ -207,7 +212,7 @@ class _Importer:
         try:
             return self._read(address) == expected
         except CudaError as error:
-            if (error.call, error.code) != ("cuMemcpyDtoH", errors.INVALID_VALUE):
+            if (error.call, error.code) != ("cuMemcpyDtoH", errors_and_diagnosis.INVALID_VALUE):
                 raise
             return False  # no such address: it went with the exporter
 
@@ -254,7 +259,7 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
         if "unavailable" in answer:
             raise UnavailableError(answer["unavailable"])
         if "call" in answer:
-            raise errors.error_class(answer["code"])(**answer)
+            raise errors_and_diagnosis.error_class(answer["code"])(**answer)
         if "message" in answer:
             raise VmtoolError(answer.pop("message"), **answer)
         return answer, descriptors

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.traces.formats import PREFIX_TOKENS
+from vmtool.kv.traces.request_formats import PREFIX_TOKENS
 from vmtool.results.kv_replay import OnRefusal, ReplaySettings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from vmtool.kv.packing.shapes_and_block_classes import BlockClass, Run
-    from vmtool.kv.traces.formats import Request
+    from vmtool.kv.traces.request_formats import Request
 #: Steps of growth that a store remembers; a sequence of a million tokens takes some 60,000.
 MOST_STEPS: Final = 1 << 16
 

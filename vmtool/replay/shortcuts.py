@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Collection, Iterator
 
-    from vmtool.kv.traces.formats import Request
+    from vmtool.kv.traces.request_formats import Request
     from vmtool.replay.account import Account
     from vmtool.replay.live_bytes import UsedBytes
     from vmtool.replay.rules import Plan

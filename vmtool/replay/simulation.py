@@ -26,7 +26,7 @@ from vmtool.results.kv_replay import OnRefusal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from vmtool.kv.traces.formats import Request
+    from vmtool.kv.traces.request_formats import Request
     from vmtool.replay.account import Account
     from vmtool.replay.rules import Plan
     from vmtool.replay.sequence import Store

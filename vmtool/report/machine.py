@@ -50,7 +50,7 @@ def device_words(device: DeviceFacts | Mapping[str, Any]) -> str:
     version = get("driver_version")
     parts = []
     if version is not None:
-        from vmtool.memory.cuda.errors import dotted  # noqa: PLC0415 - most have no device
+        from vmtool.memory.cuda.errors_and_diagnosis import dotted  # noqa: PLC0415 - most have no device
 
         parts.append(f"CUDA {dotted(version)}")
     labels = {"driver_model": "", "module_version": "module ", "pci": "PCI "}
@@ -338,7 +338,7 @@ def fact_text(name: str, value: str | float | None) -> str:
         if name.endswith("_ns"):
             return format_duration(value)
         if name == _CUDA_VERSION:
-            from vmtool.memory.cuda.errors import dotted  # noqa: PLC0415 - most have no device
+            from vmtool.memory.cuda.errors_and_diagnosis import dotted  # noqa: PLC0415 - most have no device
 
             return dotted(value)
         if name != "seed":  # it is copied to a command line

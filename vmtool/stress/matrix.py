@@ -15,9 +15,10 @@ from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.errors import MisalignedError
 from vmtool.results.matrix import GranuleChoice, MatrixCell, MatrixResult, MatrixRow
 from vmtool.results.stress import HUGE, Outcome, base_method
+from vmtool.stress.demand import demand
 from vmtool.stress.parent.joined_result import what_ended
 from vmtool.stress.parent.run_workers import run_stress
-from vmtool.stress.plan import demand, settle, with_huge
+from vmtool.stress.plan import settle, with_huge
 from vmtool.stress.recommendation_and_advice import choose_method, cycle_ns
 from vmtool.stress.workloads import PATTERNS
 from vmtool.units import GIB, KIB, MIB, align_up

@@ -1,14 +1,13 @@
-"""The plan of a stress run: checked settings with defaults filled in, and its peak demand."""
+"""The plan of a stress run: checked settings with defaults filled in, and the backings they name."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import RefusedError, UsageError
-from vmtool.machine.preflight import WORKER_BYTES, Demand, SizeOption, fewer_of
+from vmtool.machine.preflight import fewer_of
 from vmtool.memory.backing_by_name import (
     ALL_DEVICES,
     device_ordinal,
@@ -21,9 +20,8 @@ from vmtool.memory.cuda.devices import devices, peers_of
 from vmtool.memory.errors import MisalignedError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
-from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import HUGE, StressSettings, base_method
-from vmtool.stress.workloads import PATTERNS, largest_commit, live_granules, worst_mappings
+from vmtool.stress.workloads import PATTERNS, live_granules
 from vmtool.units import MIB, SIZES_HINT, align_down, align_up, count_of, format_size, two_sizes
 
 if TYPE_CHECKING:
@@ -39,10 +37,6 @@ _DEFAULT_RUNS: Final = 5
 _MAX_RUNS: Final = 100
 #: More threads than this would only measure the scheduler.
 _MAX_PARALLEL: Final = 1024
-#: Of a worker: to its stdin, from its stdout and from its stderr.
-_PIPES: Final = 3
-#: Threads of the parent that read from a worker.
-_READERS: Final = 2
 
 
 def method_names(kind: str, wanted: str | None) -> tuple[str, ...]:
@@ -286,75 +280,3 @@ def open_backings(settings: StressSettings) -> list[VirtualBacking]:
         )
         for method in settings.methods
     ]
-
-
-def demand(settings: StressSettings, device_free: int | None = None) -> Demand:
-    """Return what *settings* need at their peak, for the preflight.
-
-    Args:
-        settings: What will be done.
-        device_free: What the device has free, where it is one.
-    """
-    granule = settings.granule_bytes
-    limit = live_limit(settings)
-    block = largest_commit(settings.pattern, limit)
-    ever = settings.capacity_bytes // granule
-    if settings.cycles is not None:
-        ever = min(ever, settings.cycles * block)
-    live = min(limit, ever)
-    if settings.hold:
-        share = worker_budget(settings) // settings.threads
-        live = max(live, min(share, settings.capacity_bytes) // granule)
-        ever = max(ever, live)
-    threads = settings.threads
-    budget = SizeOption("--budget", granule * threads * settings.workers)
-    if is_device(settings.backing):
-        # A pool is emptied before another method's turn, so that they never hold memory together.
-        commit = live * granule * threads * settings.workers
-        return Demand(
-            device_bytes=commit,
-            device_free_bytes=device_free,
-            processes=settings.workers,
-            threads=threads,
-            tasks=_tasks(settings),
-            descriptors=_PIPES * settings.workers,
-            commit_option=budget,
-        )
-    methods = [base_method(name) for name in settings.methods]
-    areas = sum(worst_mappings(settings.pattern, m, live, ever) for m in methods)
-    commit = live * granule * threads
-    reserve = settings.capacity_bytes * threads
-    advised = methods.count("advise")  # its reservations are writable
-    mixed = advised < len(settings.methods)
-    # Of the other methods only what is committed is writable, which is no more than the capacity.
-    writable = (
-        SizeOption("--capacity", granule, threads * (advised + mixed))
-        if advised
-        else replace(budget, times=Fraction(1, settings.workers))
-    )
-    return Demand(
-        reserve_bytes=reserve * len(settings.methods),
-        commit_bytes=commit * settings.workers,
-        mappings=areas * threads,
-        largest_commit_bytes=block * granule,
-        writable_bytes=reserve * advised + (commit if mixed else 0),
-        processes=settings.workers,
-        threads=threads,
-        worker_bytes=WORKER_BYTES,
-        stack_bytes=threads * stack_bytes(),  # all but the first, and what listens
-        own_stack_bytes=settings.workers * _READERS * stack_bytes(),
-        huge_page_bytes=settings.huge_page_bytes,
-        tasks=_tasks(settings),
-        descriptors=_PIPES * settings.workers,
-        reserve_option=SizeOption("--capacity", granule, threads * len(settings.methods)),
-        commit_option=budget,
-        writable_option=writable,
-    )
-
-
-def _tasks(settings: StressSettings) -> int:
-    """Return the processes and threads of a run.
-
-    A worker has its threads and one that listens to the parent; the parent has two to read from it.
-    """
-    return settings.workers * (settings.threads + 1 + _READERS)

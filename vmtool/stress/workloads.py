@@ -157,21 +157,3 @@ def live_granules(pattern: str, granules: int, budget_granules: int) -> int:
 def largest_commit(pattern: str, live: int) -> int:
     """Return how many granules one commit of *pattern* takes."""
     return min(_BLOCK, live) if pattern == "block-grow-partial-shrink" else 1
-
-
-def worst_mappings(pattern: str, method: str, live: int, ever: int) -> int:
-    """Return the most memory areas that *pattern* makes of one reservation.
-
-    Args:
-        pattern: Its name.
-        method: How it is committed.
-        live: Granules that are committed at once.
-        ever: Granules that are committed at some time.
-    """
-    if method == "advise":
-        return 1
-    if pattern not in {"random", "hole-punch"}:
-        return 2 * largest_commit(pattern, live) + 2  # what grows in order joins
-    # Every committed granule and every gap may be an area of its own: neighbours committed out of
-    # order do not always join. What mprotect took back does not join either.
-    return (ever if method == "protect" else live) + live + 1

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from vmtool.errors import RefusedError
-from vmtool.memory.cuda.errors import CudaError, DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, DeviceLostError
 from vmtool.probes.allocators import (
     AllocatorOptions,
     faster_from,

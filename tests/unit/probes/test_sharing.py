@@ -10,7 +10,7 @@ from vmtool.machine.device_facts import access_costs
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.probes.sharing import try_handles, try_peers
 
 SHARE = """

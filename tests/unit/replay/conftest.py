@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from vmtool.kv.geometry import Extent, LayerKind, Span, TensorRole
 from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.sequence_cost import LayerCost, SequenceCost, StateCost, TensorCost
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.replay.rules import Plan
 from vmtool.results.kv_replay import OnRefusal
 

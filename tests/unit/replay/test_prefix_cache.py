@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vmtool.kv.packing.policies import make_policy
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.memory.backing_by_name import open_backing
 from vmtool.replay.real_memory import open_memory
 from vmtool.replay.rules import Plan

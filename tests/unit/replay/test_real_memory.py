@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from vmtool.errors import CheckFailedError, UnavailableError, UsageError
 from vmtool.kv.packing.policies import POLICIES, make_policy
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.kv.traces.trace import Trace
 from vmtool.memory.backing_by_name import open_backing
 from vmtool.memory.counters import read_range

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.kv.packing.policies import make_policy
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.replay.rules import Plan
 from vmtool.replay.trace_to_result import run_replay
 from vmtool.results.kv_replay import OnRefusal

@@ -12,7 +12,7 @@ from vmtool.histograms import summarize_samples
 from vmtool.kv.geometry import Extent, Span
 from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.sequence_cost import SequenceCost
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.replay.account import Account
 from vmtool.replay.rules import Plan
 from vmtool.replay.simulation import Simulation

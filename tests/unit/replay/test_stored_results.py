@@ -6,7 +6,7 @@ from vmtool.kv.element_formats import choose_formats
 from vmtool.kv.packing.policies import POLICIES, make_policy
 from vmtool.kv.sequence_cost import SequenceCost
 from vmtool.kv.sources.model_lookup import load
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.replay.rules import Plan
 from vmtool.replay.trace_to_result import run_replay
 from vmtool.results.kv_replay import OnRefusal

@@ -15,9 +15,9 @@ from vmtool.memory.counters import ProcessLimits
 from vmtool.memory.errors import MisalignedError
 from vmtool.memory.threads import stack_bytes
 from vmtool.results.stress import StressSettings
+from vmtool.stress.demand import demand
 from vmtool.stress.plan import (
     alone,
-    demand,
     device_peers,
     live_limit,
     method_names,

@@ -6,14 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vmtool.stress.workloads import (
-    PATTERNS,
-    Kind,
-    Quota,
-    largest_commit,
-    live_granules,
-    worst_mappings,
-)
+from vmtool.stress.demand import worst_mappings
+from vmtool.stress.workloads import PATTERNS, Kind, Quota, largest_commit, live_granules
 
 _NAMES = st.sampled_from(sorted(PATTERNS))
 

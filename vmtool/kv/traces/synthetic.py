@@ -9,13 +9,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.errors import UsageError
-from vmtool.kv.traces.formats import MAX_TOKENS, PREFIX_TOKENS
+from vmtool.kv.traces.request_formats import MAX_TOKENS, PREFIX_TOKENS
 from vmtool.units import parse_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from vmtool.kv.traces.formats import Row
+    from vmtool.kv.traces.request_formats import Row
 
 #: What the name of a synthetic trace begins with.
 SYNTHETIC: Final = "synthetic:"

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from vmtool.errors import InputError, UsageError
 from vmtool.input_files import is_stream, kind_of, open_bytes, open_text
-from vmtool.kv.traces.formats import Format, LineError, Request, detect
+from vmtool.kv.traces.request_formats import Format, LineError, Request, detect
 from vmtool.kv.traces.synthetic import SYNTHETIC, parse_synthetic, synthetic_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from vmtool.kv.traces.formats import Row
+    from vmtool.kv.traces.request_formats import Row
 
 
 #: The longest line. One of Mooncake's with a million tokens has some 16 KiB.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def examine_devices() -> tuple[Finding, ...]:
     """Return a rating of each device, or why there is none."""
     from vmtool.memory.cuda.devices import devices
-    from vmtool.memory.cuda.errors import BrokenDriverError
+    from vmtool.memory.cuda.errors_and_diagnosis import BrokenDriverError
 
     try:
         found = devices()

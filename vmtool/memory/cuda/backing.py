@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vmtool.errors import UsageError, VmtoolError
 from vmtool.memory.backing import Granularity, PhysicalMemoryAccounting
 from vmtool.memory.cuda import driver as cu
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.memory.cuda.handles import ColdHandles, HandlePool, HandleSource
 from vmtool.memory.cuda.mapped_range import MappedRange
 from vmtool.memory.errors import MisalignedError, QuarantineError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.memory.cuda import driver
 from vmtool.memory.cuda.devices import DeviceInfo, device, require_vmm
-from vmtool.memory.cuda.errors import (
+from vmtool.memory.cuda.errors_and_diagnosis import (
     CudaError,
     CudaOutOfMemoryError,
     Situation,

@@ -9,7 +9,7 @@ from typing import Final
 
 from vmtool.errors import UnavailableError
 from vmtool.memory.cuda import driver
-from vmtool.memory.cuda.errors import CudaError, in_wsl, no_vmm
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, in_wsl, no_vmm
 from vmtool.units import MIB
 
 #: What the use of a device may move by without us: its driver keeps tables of its own, and counts

@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from vmtool.memory.counters import read_process_limits
-from vmtool.memory.cuda.errors import (
+from vmtool.memory.cuda.errors_and_diagnosis import (
     DEVICE_UNAVAILABLE,
     INVALID_VALUE,
     LOST_CODES,

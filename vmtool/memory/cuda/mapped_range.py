@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.memory.errors import QuarantineError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import INVALID_VALUE, CudaError
 from vmtool.probes.granule_checks import attempt_check
 
 if TYPE_CHECKING:

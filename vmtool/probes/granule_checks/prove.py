@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from vmtool.errors import CallError, VmtoolError
-from vmtool.memory.cuda.errors import INVALID_VALUE, CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import INVALID_VALUE, CudaError
 from vmtool.memory.errors import MisalignedError, QuarantineError, Unwinding
 from vmtool.memory.governor import Tier
 from vmtool.probes.granule_checks import attempt_check

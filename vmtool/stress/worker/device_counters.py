@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from vmtool.machine.device_memory import DeviceMemoryUse, shared_device
 from vmtool.memory.counters import read_process
 from vmtool.memory.cuda.devices import DEVICE_TOLERANCE_BYTES
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.results.stress import (
     COUNTERS,
     DEVICE_COUNTERS,

@@ -23,7 +23,7 @@ from vmtool.results.stress import (
 from vmtool.stress.plan import device_peers, live_limit, worker_budget
 from vmtool.stress.worker.device_contents import DeviceContents
 from vmtool.stress.worker.device_counters import DeviceObserver
-from vmtool.stress.worker.unmap_waits import measure_waiting
+from vmtool.stress.worker.unmap_waits_for_work import measure_waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.errors import VmtoolError
-from vmtool.memory.cuda.errors import DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import DeviceLostError
 from vmtool.memory.errors import failed_call
 from vmtool.memory.governor import BudgetError, Tier
 from vmtool.results.check_outcomes import Check, CheckOutcome

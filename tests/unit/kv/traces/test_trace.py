@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vmtool.errors import InputError
-from vmtool.kv.traces.formats import Request
+from vmtool.kv.traces.request_formats import Request
 from vmtool.kv.traces.trace import MAX_LINE_BYTES, Trace
 
 # The first lines of AzureLLMInferenceTrace_code.csv (AzurePublicDataset, CC-BY).

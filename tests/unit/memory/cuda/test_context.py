@@ -10,7 +10,7 @@ import pytest
 from vmtool.errors import UsageError
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.context import INJECTABLE, TIMED, CallTimes, DeviceContext
-from vmtool.memory.cuda.errors import CudaError, CudaOutOfMemoryError, DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, CudaOutOfMemoryError, DeviceLostError
 from vmtool.memory.inject_option import parse_fault
 from vmtool.memory.injected_faults import FaultyCalls
 

@@ -12,7 +12,7 @@ import pytest
 from vmtool.errors import CallError, ExitCode, UnavailableError
 from vmtool.memory.cuda import devices, driver
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.errors import (
+from vmtool.memory.cuda.errors_and_diagnosis import (
     LOST_CODES,
     CudaError,
     CudaNotSupportedError,

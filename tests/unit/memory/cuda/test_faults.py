@@ -9,7 +9,7 @@ import pytest
 from vmtool.errors import CallError, UsageError, VmtoolError
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.errors import DeviceLostError
+from vmtool.memory.cuda.errors_and_diagnosis import DeviceLostError
 from vmtool.memory.errors import QuarantineError
 
 GRANULES = 16

@@ -11,7 +11,7 @@ from vmtool.errors import UsageError
 from vmtool.memory.buffer import AuthorityError, VirtualBuffer
 from vmtool.memory.cuda.backing import CudaBacking
 from vmtool.memory.cuda.context import DeviceContext
-from vmtool.memory.cuda.errors import CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError
 from vmtool.memory.cuda.handles import HandlePool
 from vmtool.memory.governor import BudgetError, Governor, Role, Tier
 

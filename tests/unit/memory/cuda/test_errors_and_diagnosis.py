@@ -12,8 +12,8 @@ from fakecuda import build, control
 from vmtool.errors import ExitCode, UnavailableError
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.counter_types import ProcessLimits
-from vmtool.memory.cuda import devices, driver, errors
-from vmtool.memory.cuda.errors import (
+from vmtool.memory.cuda import devices, driver, errors_and_diagnosis
+from vmtool.memory.cuda.errors_and_diagnosis import (
     CudaOutOfMemoryError,
     Situation,
     diagnose_device,
@@ -108,7 +108,7 @@ def test_the_bindings_are_not_imported_where_there_is_no_driver(monkeypatch):
 
 def test_missing_bindings_on_macos_are_no_fault(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "macOS" in str(errors.no_bindings(ImportError("cuda")))
+    assert "macOS" in str(errors_and_diagnosis.no_bindings(ImportError("cuda")))
 
 
 def test_a_library_that_is_no_library_counts_as_no_driver(tmp_path, load_with):
@@ -198,22 +198,26 @@ def test_a_refused_start_is_tried_again(fakecuda):
 
 def test_wsl_is_named_where_the_driver_is_missing(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(errors.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2")
-    assert "WSL" in errors.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
+    monkeypatch.setattr(
+        errors_and_diagnosis.platform, "release", lambda: "6.6.87.2-microsoft-standard-WSL2"
+    )
+    assert (
+        "WSL" in errors_and_diagnosis.no_driver(RuntimeError("Failed to dlopen libcuda.so.1")).cause
+    )
     assert devices.driver_model(0) == "wsl"
 
 
 @pytest.mark.parametrize("code", [3, 34, 46, 802, 803, 804, 999])
 def test_a_driver_that_does_not_start_is_distinguished_from_an_absent_one(fakecuda, code):
     fakecuda.fail(f"cuInit:1={code}")
-    with pytest.raises(errors.BrokenDriverError) as caught:
+    with pytest.raises(errors_and_diagnosis.BrokenDriverError) as caught:
         driver.load()
     assert caught.value.code == code
     assert caught.value.exit_code == ExitCode.UNAVAILABLE
     fakecuda.reset(devices=0)
     with pytest.raises(UnavailableError) as caught:
         driver.load()
-    assert not isinstance(caught.value, errors.BrokenDriverError)
+    assert not isinstance(caught.value, errors_and_diagnosis.BrokenDriverError)
 
 
 @pytest.mark.parametrize("name", ["cuMemRelease", "cuMemUnmap", "cuCtxSynchronize"])

@@ -8,8 +8,8 @@ import pytest
 
 from vmtool.errors import RefusedError, UnavailableError
 from vmtool.memory.cuda import driver
-from vmtool.memory.cuda.errors import CudaError, DeviceLostError
-from vmtool.stress.worker.unmap_waits import CallBesideWork, measure_waiting
+from vmtool.memory.cuda.errors_and_diagnosis import CudaError, DeviceLostError
+from vmtool.stress.worker.unmap_waits_for_work import CallBesideWork, measure_waiting
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ from vmtool.errors import RefusedError
 from vmtool.memory.backing_by_name import open_device
 from vmtool.memory.cuda.context import CallTimes
 from vmtool.memory.cuda.driver import STREAM_NON_BLOCKING
-from vmtool.memory.cuda.errors import NOT_READY, CudaError
+from vmtool.memory.cuda.errors_and_diagnosis import NOT_READY, CudaError
 from vmtool.memory.errors import Unwinding
 from vmtool.units import MIB, align_down, format_size
 
