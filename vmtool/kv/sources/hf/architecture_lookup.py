@@ -8,8 +8,8 @@ import re
 from typing import Final
 
 from vmtool.kv.sources.hf import layer_kinds
-from vmtool.kv.sources.hf.families.keys_and_values import KEYS_AND_VALUES
 from vmtool.kv.sources.hf.family import Family
+from vmtool.kv.sources.hf.family_tables.keys_and_values import KEYS_AND_VALUES
 
 #: What an unknown architecture is taken for if it has only fields that all decoders have.
 STANDARD: Final = Family(
@@ -43,9 +43,9 @@ ARCHITECTURES = {
 
 def families() -> dict[str, Family]:
     """Return every known architecture, by its ``model_type``."""
-    from vmtool.kv.sources.hf.families.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
-    from vmtool.kv.sources.hf.families.latents import LATENTS  # noqa: PLC0415
-    from vmtool.kv.sources.hf.families.recurrent import RECURRENT  # noqa: PLC0415
+    from vmtool.kv.sources.hf.family_tables.encoder_decoder import ENCODER_DECODER  # noqa: PLC0415
+    from vmtool.kv.sources.hf.family_tables.latents import LATENTS  # noqa: PLC0415
+    from vmtool.kv.sources.hf.family_tables.recurrent import RECURRENT  # noqa: PLC0415
 
     return {**KEYS_AND_VALUES, **ENCODER_DECODER, **LATENTS, **RECURRENT}
 

@@ -136,7 +136,7 @@ def _with_encoder(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...
         outer.fail(
             "is_encoder_decoder", f"is set, but {fields.architecture} keeps nothing of an encoder"
         )
-    from vmtool.kv.sources.hf.families.encoder_decoder import encoder_cross  # noqa: PLC0415
+    from vmtool.kv.sources.hf.family_tables.encoder_decoder import encoder_cross  # noqa: PLC0415
 
     return encoder_cross(fields, layers)
 

@@ -196,7 +196,7 @@ def llama4(fields: Fields, layers: int) -> list[LayerKind]:
 def phi4flash(fields: Fields, layers: int) -> list[LayerKind]:
     """Phi-4-mini-flash: Mamba and windows by turns, then a layer that keeps all, which others read.
 
-    ``shared_and_repeated_layers.phi4flash`` says which those are. Every second layer of theirs keeps
+    ``special_layers.phi4flash`` says which those are. Every second layer of theirs keeps
     nothing: it gates the output of the last Mamba.
     """
     if (fields.optional("mb_per_layer") or 2) != 2:

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vmtool.kv.geometry import LayerKind
-from vmtool.kv.sources.hf import (
-    attention_tensors,
-    layer_kinds,
-    shared_and_repeated_layers,
-    state_tensors,
-)
-from vmtool.kv.sources.hf.families import latents
-from vmtool.kv.sources.hf.families.latents import MLA_HARMLESS, SPARSE_MLA
+from vmtool.kv.sources.hf import attention_tensors, layer_kinds, special_layers, state_tensors
 from vmtool.kv.sources.hf.family import Family
+from vmtool.kv.sources.hf.family_tables.latents import MLA_HARMLESS, SPARSE_MLA
 
 _KIMI_DELTA_NAMES = {
     "linear_heads": ("linear_num_heads",),
@@ -32,7 +26,7 @@ _INKLING = Family(
         "swa_kv_heads": ("swa_num_key_value_heads",),
         "conv_kernel": ("conv_kernel_size",),
     },
-    finish=shared_and_repeated_layers.looped,
+    finish=special_layers.looped,
     harmless=frozenset({"loop_gate_rank", "swa_num_attention_heads", "number_of_conv_states"}),
 )
 
@@ -123,17 +117,17 @@ _LIGHTNING = Family(
 RECURRENT: dict[str, Family] = {
     "glm5_next_text": Family(
         plan=layer_kinds.unlisted,
-        attention=latents.pooled_indexed_latent,
+        attention=attention_tensors.pooled_indexed_latent,
         meaning={**SPARSE_MLA.meaning, "linear_attention": LayerKind.KIMI_DELTA},
         states={LayerKind.KIMI_DELTA: state_tensors.kimi_delta},
         names=_KIMI_DELTA_NAMES,
-        finish=shared_and_repeated_layers.shared_indexes,
+        finish=special_layers.shared_indexes,
         harmless=SPARSE_MLA.harmless
         | {"index_kpool", "index_kpool_always_select_tail", "linear_lower_bound"},
     ),
     "bailing_hybrid": Family(
         plan=layer_kinds.bailing_hybrid,
-        attention=latents.latent,
+        attention=attention_tensors.latent,
         meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
         states={
             LayerKind.KIMI_DELTA: state_tensors.kimi_delta,
@@ -175,7 +169,7 @@ RECURRENT: dict[str, Family] = {
     ),
     "gigachat3_5": Family(
         plan=layer_kinds.listed("full_attention_layers", LayerKind.GATED_DELTA, LayerKind.MLA),
-        attention=latents.latent,
+        attention=attention_tensors.latent,
         meaning={
             "attention": LayerKind.MLA,
             "full_attention": LayerKind.MLA,
@@ -223,7 +217,7 @@ RECURRENT: dict[str, Family] = {
         ("kimi_linear", "kimi_k3"),
         Family(
             plan=layer_kinds.kimi_linear,
-            attention=latents.latent,
+            attention=attention_tensors.latent,
             meaning={"full_attention": LayerKind.MLA, "linear_attention": LayerKind.KIMI_DELTA},
             states={LayerKind.KIMI_DELTA: state_tensors.kimi_delta},
             names={
@@ -260,7 +254,7 @@ RECURRENT: dict[str, Family] = {
             "conv_kernel": ("mamba_d_conv",),
         },
         defaults={"ssm_state": 16, "ssm_expand": 2, "conv_kernel": 4},
-        finish=shared_and_repeated_layers.phi4flash,
+        finish=special_layers.phi4flash,
         harmless=_MAMBA_HARMLESS,
     ),
     "bamba": Family(

@@ -2,175 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from vmtool.kv.geometry import Layer, LayerKind, pair
-from vmtool.kv.sources.fields import MAX_LAYERS
-from vmtool.kv.sources.hf import attention_tensors, layer_kinds, shared_and_repeated_layers
-from vmtool.kv.sources.hf.attention_tensors import (
-    grouped,
-    head_dim,
-    head_dim_v,
-    heads,
-    unpacked_index,
-)
+from vmtool.kv.geometry import LayerKind
+from vmtool.kv.sources.hf import attention_tensors, layer_kinds, special_layers
 from vmtool.kv.sources.hf.family import Family
-
-if TYPE_CHECKING:
-    from vmtool.kv.sources.fields import Fields
-
-
-def _step3p5(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Step 3.5: ``attention_other_setting`` gives the heads of the layers with a window."""
-    other = fields.nested("attention_other_setting")
-    if other is None:
-        return layers
-    other.raw("attention_type")
-    other.raw("num_attention_heads")
-    count, dim = other.optional("num_attention_groups"), other.optional("head_dim")
-    if other.has("true_head_dim") or other.text("attention_type") not in (
-        None,
-        "sliding_attention",
-    ):
-        fields.fail("attention_other_setting", "does not apply to layers with a window")
-    return tuple(
-        replace(
-            layer,
-            tensors=tuple(
-                replace(t, heads=count or t.heads, dim=dim or t.dim) for t in layer.tensors
-            ),
-        )
-        if layer.kind is LayerKind.WINDOW
-        else layer
-        for layer in layers
-    )
-
-
-def _minimax_m3(fields: Fields) -> tuple[Layer, ...]:
-    """MiniMax-M3: K and V in every layer, and an index key in those with sparse attention.
-
-    Its published file has ``sparse_attention_config``, and transformers writes ``layer_types``.
-    """
-    count = fields.integer("layers", high=MAX_LAYERS)
-    tensors = grouped(fields, LayerKind.FULL)
-    config = fields.nested("sparse_attention_config", whole=True)
-    if config is not None and config.flag("use_sparse_attention", default=True):
-        sparse = config.integers("sparse_attention_freq", length=count, high=1)
-        values = config.integers("sparse_disable_index_value", length=count, high=1)
-        if sparse is None:
-            config.fail("sparse_attention_freq", "is missing: it says which layers are sparse")
-        dim = config.checked("sparse_index_dim", config.raw("sparse_index_dim"))
-    else:
-        listed = fields.items("layer_types", length=count) or []
-        for i, name in enumerate(listed):
-            if name not in ("full_attention", "minimax_m3_sparse"):
-                fields.fail(f"layer_types[{i}]", f"{str(name)[:40]!r} is not understood")
-        sparse, values = [int(name == "minimax_m3_sparse") for name in listed], None
-        dim = fields.optional("index_dim") or 0
-    if sparse and any(sparse) and not dim:
-        fields.fail("index_head_dim", "is missing: it gives the keys of the sparse layers")
-    if values and any(is_sparse and not off for is_sparse, off in zip(sparse, values, strict=True)):
-        fields.fail("sparse_attention_config", "keeps index values, which are not understood")
-    key = unpacked_index(dim) if dim else None
-    return tuple(
-        Layer(
-            i,
-            LayerKind.FULL,
-            (*tensors, key) if key is not None and i < len(sparse) and sparse[i] else tensors,
-        )
-        for i in range(count)
-    )
-
-
-def _block_configs(fields: Fields) -> tuple[Layer, ...]:
-    """Nemotron NAS: each block says how many query heads share a KV head, or that it has none."""
-    count = fields.integer("layers", high=MAX_LAYERS)
-    blocks = fields.items("block_configs", length=count)
-    if blocks is None:
-        fields.fail("block_configs", "is missing: it says which layers attend")
-    query, dim = heads(fields), head_dim(fields)
-    dim_v = head_dim_v(fields, dim)
-    if fields.has("num_key_value_heads"):
-        fields.fail("num_key_value_heads", "must be null where block_configs gives the heads")
-    fields.raw("num_key_value_heads")
-    layers = []
-    for i, block in enumerate(blocks):
-        if not isinstance(block, dict):
-            fields.fail(f"block_configs[{i}]", "must be an object")
-        attention = fields.wrap(block, f"block_configs[{i}].").nested("attention")
-        if attention is None:
-            fields.fail(f"block_configs[{i}].attention", "is missing")
-        layers.append(_block_layer(attention, i, query, dim, dim_v))
-    fields.stated("layer_kinds", f"{count} blocks", "block_configs")
-    fields.derived(
-        "kv_heads", "per layer", f"heads / n_heads_in_group = {query} / n_heads_in_group"
-    )
-    return tuple(layers)
-
-
-def _block_layer(attention: Fields, index: int, query: int, dim: int, dim_v: int) -> Layer:
-    if attention.flag("no_op") or attention.flag("replace_with_linear"):
-        return Layer(index, LayerKind.NONE)
-    for key in ("num_sink_tokens", "sparsify", "window_length"):
-        if attention.has(key):
-            attention.fail(key, "is not null, and what it keeps is not understood")
-    if attention.flag("unshifted_sink"):
-        attention.fail("unshifted_sink", "is true, and what it keeps is not understood")
-    group = attention.checked("n_heads_in_group", attention.raw("n_heads_in_group"))
-    if query % group:
-        attention.fail("n_heads_in_group", f"is {group}, which does not divide {query} heads")
-    return Layer(index, LayerKind.FULL, pair(query // group, dim, dim_v))
-
-
-def _heads_per_layer(fields: Fields) -> tuple[Layer, ...]:
-    """OpenELM and DeciLM: a list gives the KV heads of each layer."""
-    key = fields.names["kv_heads"][0]
-    dim = head_dim(fields)
-    count = fields.integer("layers", high=MAX_LAYERS)
-    per_layer = fields.integers(key, length=count, low=1)
-    if per_layer is None:
-        fields.fail(key, "is missing: it gives the KV heads of each layer")
-    fields.stated("kv_heads", "per layer", key)
-    dim_v = head_dim_v(fields, dim)
-    return tuple(Layer(i, LayerKind.FULL, pair(kv, dim, dim_v)) for i, kv in enumerate(per_layer))
-
-
-def _granite_switch(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Granite Switch: the first layers choose the adapter of each token, with one KV head each.
-
-    Its first switch is one layer. The later one has a layer that counts adapters' tokens and one
-    whose keys are words of a code; only files with it state ``ms_code_m``.
-    """
-    fields.raw("switch_head_dim")  # for tests of the switch alone
-    fields.raw("projection_head_dim")
-    if not fields.optional("adapters", low=0):
-        return layers
-    dim = fields.optional("projection_head_dim") or head_dim(fields)
-    code = fields.optional("ms_code_m", high=20)
-    kind = fields.text("switch_type") or ("single" if code is None else "multi")
-    if kind not in ("single", "multi"):
-        fields.fail("switch_type", f"{kind[:40]!r} is not understood; known: single, multi")
-    counting = fields.optional("ms_counting_head_dim") or 32
-    word = max(dim, 2 ** (code or 6), 32)
-    dims = [dim] if kind == "single" else [max(counting, 32), word]
-    if len(layers) <= len(dims):
-        fields.fail(
-            "num_hidden_layers", f"is {len(layers)}, but the switch alone takes {len(dims)}"
-        )
-    fields.derived(
-        "switch_layers", len(dims), f"switch_type is {kind}: one KV head each, {dims} wide"
-    )
-    switch = tuple(Layer(i, LayerKind.FULL, pair(1, dim, dim)) for i, dim in enumerate(dims))
-    return switch + layers[len(dims) :]
-
-
-def _kimi_audio(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Kimi-Audio: the layers of its branch for audio follow those for text, and keep as much."""
-    branch = fields.optional("audio_layers", low=0, high=MAX_LAYERS) or 0
-    again = tuple(replace(layers[0], index=len(layers) + i) for i in range(branch))
-    return layers + again
-
 
 _WINDOW = LayerKind.WINDOW
 _WINDOWED = Family(plan=layer_kinds.window_if_set, meaning=layer_kinds.WINDOW_NAMES)
@@ -187,7 +21,7 @@ _GEMMA4 = Family(
     plan=layer_kinds.unless_last_of(6, _WINDOW, last_is_rest=True),
     meaning=layer_kinds.WINDOW_NAMES,
     attention=attention_tensors.gemma4,
-    finish=shared_and_repeated_layers.share_last,
+    finish=special_layers.share_last,
     names={
         "global_kv_heads": ("num_global_key_value_heads",),
         "shared_layers": ("num_kv_shared_layers",),
@@ -250,7 +84,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
             plan=layer_kinds.no_window,
             meaning=layer_kinds.WINDOW_NAMES,
             names={"kv_heads": ("num_key_value_heads", "num_attention_groups")},
-            finish=_step3p5,
+            finish=special_layers.step3p5,
             mha_by_default=True,
             harmless=frozenset({"attention_other_setting", "num_sliding_attention_heads"}),
         ),
@@ -290,7 +124,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     **dict.fromkeys(
         ("k2_horizon", "xllm"), Family(mha_by_default=True, harmless=frozenset({"rope_head_dim"}))
     ),
-    "nanbeige": Family(finish=shared_and_repeated_layers.nanbeige, mha_by_default=True),
+    "nanbeige": Family(finish=special_layers.nanbeige, mha_by_default=True),
     "spark2_5": Family(
         plan=layer_kinds.unless_last_of(4, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
@@ -303,7 +137,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         defaults={"head_dim": 128, "window": 4096},
         harmless=frozenset({"layer_types", "no_rope_layers"}),
     ),
-    "iquestloopcoder": Family(finish=shared_and_repeated_layers.loopcoder, mha_by_default=True),
+    "iquestloopcoder": Family(finish=special_layers.loopcoder, mha_by_default=True),
     "doge": Family(
         plan=layer_kinds.window_if_set,
         mha_by_default=True,
@@ -370,11 +204,11 @@ KEYS_AND_VALUES: dict[str, Family] = {
         mha_by_default=True,
         harmless=frozenset({"prefix_dense_sliding_window_pattern"}),
     ),
-    "dory": Family(build=shared_and_repeated_layers.dory),
+    "dory": Family(build=special_layers.dory),
     **dict.fromkeys(
         ("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text"),
         Family(
-            build=_minimax_m3,
+            build=special_layers.minimax_m3,
             names={"index_dim": ("index_head_dim",)},
             harmless=frozenset(
                 {"index_block_size", "index_local_blocks", "index_n_heads", "index_topk_blocks"}
@@ -439,7 +273,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
     "gemma3n_text": Family(
         plan=layer_kinds.unless_last_of(5, _WINDOW),
         meaning=layer_kinds.WINDOW_NAMES,
-        finish=shared_and_repeated_layers.share_last,
+        finish=special_layers.share_last,
         names={"shared_layers": ("num_kv_shared_layers",)},
         defaults={"head_dim": 256, "kv_heads": 2, "heads": 8, "window": 512, "shared_layers": 15},
         harmless=frozenset({"activation_sparsity_pattern"}),
@@ -505,7 +339,7 @@ KEYS_AND_VALUES: dict[str, Family] = {
         },
     ),
     "openelm": Family(
-        build=_heads_per_layer,
+        build=special_layers.heads_per_layer,
         names={
             "layers": ("num_transformer_layers",),
             "kv_heads": ("num_kv_heads",),
@@ -515,11 +349,11 @@ KEYS_AND_VALUES: dict[str, Family] = {
         harmless=frozenset({"share_input_output_layers", "num_query_heads"}),
     ),
     "deci": Family(
-        build=_heads_per_layer,
+        build=special_layers.heads_per_layer,
         names={"kv_heads": ("num_key_value_heads_per_layer",)},
     ),
     "granite_switch": Family(
-        finish=_granite_switch,
+        finish=special_layers.granite_switch,
         names={"adapters": ("num_adapters",)},
         mha_by_default=True,
         # Those of its parent class, whose other layers are Mamba's; a switch has none.
@@ -531,12 +365,12 @@ KEYS_AND_VALUES: dict[str, Family] = {
         source="modeling_granite_switch.py of github.com/generative-computing/granite-switch",
     ),
     "moonshot_kimia": Family(
-        finish=_kimi_audio,
+        finish=special_layers.kimi_audio,
         names={"audio_layers": ("kimia_mimo_layers",)},
         harmless=frozenset({"kimia_mimo_audiodelaytokens"})
         | {"kimia_mimo_transformer_from_layer_index"},
     ),
-    "nemotron-nas": Family(build=_block_configs),
+    "nemotron-nas": Family(build=special_layers.block_configs),
     # One KV head (vLLM's Step3TextAttention).
     "step3_text": Family(
         names={
