@@ -1,1 +1,1 @@
-"""Results as text, JSON and HTML; nothing here measures."""
+"""Results as text, Markdown, HTML and CSV; nothing here measures."""
