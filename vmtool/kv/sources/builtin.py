@@ -1,4 +1,4 @@
-"""The built-in models: the deciding fields of each model's published ``config.json``, and no more.
+"""The built-in models: those fields of each published ``config.json`` that decide its cache.
 
 They are facts only, named as the files name them, and resolved as the files are. The text files in
 ``models`` have them; docs/kv-estimate.md says how they are written.
@@ -53,13 +53,13 @@ _ORIGINS: Final = {
     ),
     "defaults": "config.json on huggingface.co, and Transformers' defaults for what it leaves out",
     "docs": "documentation of public source code, and the hub's list in github.com/AlexsJones/llmfit",
-    "gemma": "github.com/google-deepmind/gemma: its model configs; its number of parameters agrees",
+    "gemma": "github.com/google-deepmind/gemma: its model configs; the number of parameters agrees",
     "hub": "config.json on huggingface.co, its own or a finetune's",
-    "keras": "github.com/keras-team/keras-hub: a test and its presets; its number of parameters agrees",
+    "keras": "github.com/keras-team/keras-hub: a test and its presets; the number of parameters agrees",
     "listing": "the list of the hub's models in github.com/AlexsJones/llmfit, October 2026",
     "log": "llama.cpp's log of its GGUF file, and DeepSeek's config_236B.json",
     "maxtext": "github.com/AI-Hypercomputer/maxtext: its model configs",
-    "megatron": "github.com/NVIDIA-NeMo/Megatron-Bridge; its number of parameters agrees",
+    "megatron": "github.com/NVIDIA-NeMo/Megatron-Bridge; the number of parameters agrees",
     "mlc": "github.com/mlc-ai/mlc-llm: model_preset.py",
     "ollama": "metadata of a GGUF file in Ollama's library",
     "thinker": "copies of config.json in public source code; weights of the thinker, without the talker",

@@ -1,4 +1,4 @@
-"""A CUDA device that a session runs on: its backings, pools and what unmapping costs."""
+"""A CUDA device that a session runs on: its backings and pools, and what unmapping costs."""
 
 from __future__ import annotations
 

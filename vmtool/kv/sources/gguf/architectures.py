@@ -1,4 +1,4 @@
-"""The GGUF architectures: what llama.cpp knows of each, the keys of its files, and which may change the cache."""
+"""The GGUF architectures: what llama.cpp knows of each, and which keys may change the cache."""
 
 from __future__ import annotations
 

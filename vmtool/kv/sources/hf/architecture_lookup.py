@@ -1,4 +1,4 @@
-"""What is known of an architecture by its name: its family, where it is written, and what its config class assumes."""
+"""An architecture by its name: its family, the file that defines it, and its class's defaults."""
 
 from __future__ import annotations
 

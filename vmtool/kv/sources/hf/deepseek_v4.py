@@ -1,4 +1,4 @@
-"""DeepSeek-V4 and V4.1: a window of latents, compressed entries, their index keys, open groups and draft layers."""
+"""DeepSeek-V4 and V4.1: windows, compressed entries, index keys, open groups and draft layers."""
 
 from __future__ import annotations
 

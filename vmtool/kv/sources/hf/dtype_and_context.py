@@ -1,4 +1,4 @@
-"""What a config says of the whole model: its element type, its cache's, and its context length."""
+"""What a config says about the whole model: its element type, its cache's, and its context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an architecture is described."""
+"""How an architecture is described: its family, and the names of config keys."""
 
 from __future__ import annotations
 

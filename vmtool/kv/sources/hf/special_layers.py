@@ -320,7 +320,7 @@ def granite_switch(fields: Fields, layers: tuple[Layer, ...]) -> tuple[Layer, ..
             "num_hidden_layers", f"is {len(layers)}, but the switch alone takes {len(dims)}"
         )
     fields.derived(
-        "switch_layers", len(dims), f"switch_type is {kind}: one KV head each, {dims} wide"
+        "switch_layers", len(dims), f"switch_type is {kind}: one KV head each, head_dim {dims}"
     )
     switch = tuple(Layer(i, LayerKind.FULL, pair(1, dim, dim)) for i, dim in enumerate(dims))
     return switch + layers[len(dims) :]

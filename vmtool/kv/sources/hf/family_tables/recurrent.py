@@ -1,4 +1,4 @@
-"""Architectures with layers that keep a state, in place of a row for each token or beside it."""
+"""Architectures with layers that keep a state, instead of a row per token or beside it."""
 
 from __future__ import annotations
 
