@@ -1,4 +1,4 @@
-"""The tensors of attention layers in Hugging Face configs, K and V or a latent: how many rows of which width."""
+"""The K and V, or the latent, of attention layers in Hugging Face configs: rows and their widths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers of which a rule of kinds says too little: shared, repeated, or described one by one."""
+"""Layers that their kind alone does not describe: shared, repeated, or stated one by one."""
 
 from __future__ import annotations
 
