@@ -197,7 +197,7 @@ def _inspect(
     asked: InspectCommand,
     child: WatchedProgram | None = None,
 ) -> InspectResult:
-    from vmtool.inspect.memory_areas_and_maps import ProcessGoneError
+    from vmtool.inspect.areas_and_reservations import ProcessGoneError
     from vmtool.inspect.watch import look, watch
 
     def progress(watched: Watch) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.reservations import possible_huge_bytes
+from vmtool.inspect.areas_and_reservations import possible_huge_bytes
 from vmtool.results.inspect import FindingRating, ProcessFinding
 from vmtool.units import GIB, MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from vmtool.inspect.memory_areas_and_maps import MemoryArea
+    from vmtool.inspect.areas_and_reservations import MemoryArea
     from vmtool.machine.facts import MachineFacts
     from vmtool.results.inspect import (
         ChildProcess,

@@ -17,7 +17,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.memory_areas_and_maps import (
+from vmtool.inspect.areas_and_reservations import (
     HUGE_FIELDS,
     Detail,
     ProcessGoneError,

@@ -8,12 +8,12 @@ import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vmtool.errors import CallError, UsageError, printable
-from vmtool.inspect.memory_areas_and_maps import ProcessGoneError
+from vmtool.inspect.areas_and_reservations import ProcessGoneError
 from vmtool.machine.nvml import read_nvml
 from vmtool.results.inspect import ChildProcess, ProcessDevice, ProcessIdentity, Unavailable
 
 if TYPE_CHECKING:
-    from vmtool.inspect.memory_areas_and_maps import Detail
+    from vmtool.inspect.areas_and_reservations import Detail
     from vmtool.machine.nvml import ManagedDevice, NvmlReading
     from vmtool.results.inspect import LimitUse, ProcessCgroup, Sample
 

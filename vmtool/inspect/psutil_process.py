@@ -12,7 +12,7 @@ import time
 
 import psutil
 
-from vmtool.inspect.memory_areas_and_maps import Detail, ProcessGoneError
+from vmtool.inspect.areas_and_reservations import Detail, ProcessGoneError
 from vmtool.results.inspect import LimitUse, ProcessCgroup, ProcessIdentity, Sample, Unavailable
 
 

@@ -6,16 +6,16 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.findings import find
-from vmtool.inspect.memory_areas_and_maps import ProcessGoneError
-from vmtool.inspect.processes import describe_children, read_devices
-from vmtool.inspect.reservations import (
+from vmtool.inspect.areas_and_reservations import (
+    ProcessGoneError,
     group_areas,
     merge_alike,
     possible_huge_bytes,
     watched_granules,
     with_watched,
 )
+from vmtool.inspect.findings import find
+from vmtool.inspect.processes import describe_children, read_devices
 from vmtool.inspect.trends_and_conditions import evaluate, trends
 from vmtool.results.inspect import InspectResult, ProgramStart, WatchEnding
 from vmtool.units import MIB
@@ -23,7 +23,7 @@ from vmtool.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vmtool.inspect.memory_areas_and_maps import Detail, MemoryArea
+    from vmtool.inspect.areas_and_reservations import Detail, MemoryArea
     from vmtool.inspect.processes import ProcessView
     from vmtool.inspect.trends_and_conditions import CounterCondition
     from vmtool.machine.facts import MachineFacts

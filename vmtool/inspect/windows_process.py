@@ -8,7 +8,7 @@ assert sys.platform == "win32"  # before the imports, so that mypy skips them el
 
 from typing import TYPE_CHECKING, Final
 
-from vmtool.inspect.memory_areas_and_maps import MemoryArea
+from vmtool.inspect.areas_and_reservations import MemoryArea
 from vmtool.memory.windows.counters import (
     count_resident,
     opened_process,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
-from vmtool.replay.growth_patterns import GrowingBytes
+from vmtool.replay.growing_bytes import GrowingBytes
 from vmtool.replay.sequence import MOST_STEPS, RunningSequence
 from vmtool.replay.shortcuts import ARRIVAL, END, NEVER, STEP, STOP_EVERY, Shortcuts
 from vmtool.results.kv_replay import OnRefusal

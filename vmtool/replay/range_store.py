@@ -6,7 +6,7 @@ from math import lcm
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vmtool.kv.packing.shapes_and_block_classes import runs_without
-from vmtool.replay.growth_patterns import Repeated
+from vmtool.replay.growing_bytes import Repeated
 from vmtool.replay.prefix_cache import PrefixStore
 from vmtool.replay.sequence import MOST_STEPS, Growth
 

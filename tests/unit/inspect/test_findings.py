@@ -8,9 +8,9 @@ import pytest
 if sys.platform != "linux":
     pytest.skip("control groups are Linux's", allow_module_level=True)
 
+from vmtool.inspect.areas_and_reservations import MemoryArea, parse_smaps
 from vmtool.inspect.findings import find
 from vmtool.inspect.linux_process import describe_group
-from vmtool.inspect.memory_areas_and_maps import MemoryArea, parse_smaps
 from vmtool.machine import read_facts
 from vmtool.machine.cgroups import read_cgroups
 from vmtool.results.inspect import (

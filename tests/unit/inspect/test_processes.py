@@ -13,7 +13,7 @@ import pytest
 from programs import MANY_AREAS
 
 from vmtool.errors import CallError
-from vmtool.inspect.memory_areas_and_maps import ProcessGoneError
+from vmtool.inspect.areas_and_reservations import ProcessGoneError
 from vmtool.inspect.processes import open_process, read_devices
 from vmtool.inspect.watch import MOST_WITH_RESIDENCY, InspectOptions, look, watch
 from vmtool.machine import read_facts

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from vmtool.inspect.memory_areas_and_maps import Detail, MemoryArea, ProcessGoneError
+from vmtool.inspect.areas_and_reservations import Detail, MemoryArea, ProcessGoneError
 from vmtool.inspect.trends_and_conditions import parse_condition
 from vmtool.inspect.watch import InspectOptions, Watch, nothing_read
 from vmtool.machine import read_facts
