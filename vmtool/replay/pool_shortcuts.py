@@ -465,19 +465,6 @@ class PoolShortcuts(Shortcuts):
         self._record(entered, prompts, steps, most_live, waits, firsts, ends)
         return due
 
-    def _set_levels(self, running: int, least: int, most: int) -> None:
-        """Set how many are *running*, and have been at *least* and at *most*."""
-        account = self._simulation.account
-        stretch = account.stretch
-        account.sequences = running
-        if least != NEVER:
-            stretch.sequences_min = min(stretch.sequences_min, least)
-            stretch.reserved_min = min(stretch.reserved_min, account.reserved)
-        if most:
-            stretch.sequences_max = max(stretch.sequences_max, most)
-            stretch.reserved_max = max(stretch.reserved_max, account.reserved)
-            account.peak_sequences = max(account.peak_sequences, most)
-
     def _settle(self, seq: RunningSequence, count: int) -> int:
         """Note that *seq* has taken *count* steps in the ring; return the moment of their bytes."""
         covered, nbytes = seq.covered, self._growth.nbytes

@@ -193,7 +193,9 @@ class RangeShortcuts(Shortcuts):
                             peak, peak_at = level, max(committed_ns, last_step_ns)
                     stretch.committed_min, stretch.committed_max = committed_low, committed_high
                     simulation.now = account.now = max(now, last_step_ns)
-                    self._set_levels(level, running, running_low, running_high)
+                    account.committed = account.owned = level
+                    account.stale = True
+                    self._set_levels(running, running_low, running_high, store.reserve_bytes)
                     recorder.peak_live = max(recorder.peak_live, most_live)
                     sampler.most_live = most_live
                     simulation.advance(due)
@@ -413,7 +415,9 @@ class RangeShortcuts(Shortcuts):
         simulation.now, simulation.orders = now, orders
         simulation.events += entered + grown + finished
         account.now = now
-        self._set_levels(committed, running, running_low, running_high)
+        account.committed = account.owned = committed
+        account.stale = True
+        self._set_levels(running, running_low, running_high, store.reserve_bytes)
         account.committed_moment += committed_moment
         account.owned_moment += committed_moment
         account.sequences_moment += running_moment
@@ -432,23 +436,6 @@ class RangeShortcuts(Shortcuts):
         self._record(entered, prompts, steps, most_live, waits, firsts, ends)
         self._book()
         return due
-
-    def _set_levels(self, committed: int, running: int, least: int, most: int) -> None:
-        """Set what is *committed* and *running*, and has been at *least* and at *most*."""
-        account, size = self._simulation.account, self._store.reserve_bytes
-        stretch = account.stretch
-        other = account.reserved - size * account.sequences  # of shared prefixes
-        account.committed = account.owned = committed
-        account.sequences, account.reserved = running, other + size * running
-        account.stale = True
-        if least != NEVER:
-            stretch.sequences_min = min(stretch.sequences_min, least)
-            stretch.reserved_min = min(stretch.reserved_min, other + size * least)
-        if most:
-            stretch.sequences_max = max(stretch.sequences_max, most)
-            stretch.reserved_max = max(stretch.reserved_max, other + size * most)
-            account.peak_sequences = max(account.peak_sequences, most)
-            account.peak_reserved = max(account.peak_reserved, other + size * most)
 
     # ---- those that grow by patterns ------------------------------------------------------------
 

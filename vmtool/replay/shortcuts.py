@@ -120,6 +120,28 @@ class Shortcuts:
         recorder.first_tokens.extend(firsts)
         recorder.ends.extend(ends)
 
+    def _set_levels(self, running: int, least: int, most: int, each: int = 0) -> None:
+        """Set how many sequences are *running*, and have been at *least* and at *most*.
+
+        Args:
+            running: How many there are now.
+            least: How many there were at least; ``NEVER`` if that did not change.
+            most: How many there were at most; 0 if that did not change.
+            each: Bytes of address space that each reserves.
+        """
+        account = self._simulation.account
+        stretch = account.stretch
+        other = account.reserved - each * account.sequences  # of pools, or of shared prefixes
+        account.sequences, account.reserved = running, other + each * running
+        if least != NEVER:
+            stretch.sequences_min = min(stretch.sequences_min, least)
+            stretch.reserved_min = min(stretch.reserved_min, other + each * least)
+        if most:
+            stretch.sequences_max = max(stretch.sequences_max, most)
+            stretch.reserved_max = max(stretch.reserved_max, other + each * most)
+            account.peak_sequences = max(account.peak_sequences, most)
+            account.peak_reserved = max(account.peak_reserved, other + each * most)
+
     def _to_heap(self, members: Collection[RunningSequence]) -> None:
         """Let *members* take their next steps by the heap."""
         simulation, step_ns = self._simulation, self._simulation.plan.step_ns
