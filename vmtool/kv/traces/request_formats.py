@@ -107,10 +107,9 @@ def detect(first: str) -> Format:
         raise LineError("is one JSON array; a trace has one JSON object per line")
     columns = [name.strip().lower() for name in _cells(first)]
     found = {name: index for index, name in enumerate(columns)}
-    for known in (_azure, _burstgpt):
-        reader = known(found)
-        if reader is not None:
-            return reader
+    for name, labels, read_time in _TABLES:
+        if all(label.lower() in found for label in labels):
+            return _table(name, labels, read_time, found)
     shown = ", ".join(columns)[:60]
     raise LineError(
         f"has the columns {shown!r}, which no supported trace has (Azure: TIMESTAMP, ContextTokens, "
@@ -119,38 +118,25 @@ def detect(first: str) -> Format:
     )
 
 
-def _azure(columns: Mapping[str, int]) -> Format | None:
-    wanted = ("timestamp", "contexttokens", "generatedtokens")
-    if not all(name in columns for name in wanted):
-        return None
-    at, prompt, output = (columns[name] for name in wanted)
+def _table(
+    name: str,
+    labels: Sequence[str],
+    read_time: Callable[[str, str], int],
+    columns: Mapping[str, int],
+) -> Format:
+    """Return the format of a table with *labels* above the time, the prompt and the output."""
+    time, prompt, output = labels
+    at, prompt_at, output_at = (columns[label.lower()] for label in labels)
 
     def parse(line: str) -> Row:
         cells = _row(line, len(columns))
         return _request(
-            _date_ns(cells[at], "TIMESTAMP"),
-            _token_count(cells[prompt], "ContextTokens"),
-            _token_count(cells[output], "GeneratedTokens"),
+            read_time(cells[at], time),
+            _token_count(cells[prompt_at], prompt),
+            _token_count(cells[output_at], output),
         )
 
-    return Format("azure", heading=True, timed=True, parse=parse)
-
-
-def _burstgpt(columns: Mapping[str, int]) -> Format | None:
-    wanted = ("timestamp", "request tokens", "response tokens")
-    if not all(name in columns for name in wanted):
-        return None
-    at, prompt, output = (columns[name] for name in wanted)
-
-    def parse(line: str) -> Row:
-        cells = _row(line, len(columns))
-        return _request(
-            _decimal_ns(cells[at], "Timestamp", _SECOND),
-            _token_count(cells[prompt], "Request tokens"),
-            _token_count(cells[output], "Response tokens"),
-        )
-
-    return Format("burstgpt", heading=True, timed=True, parse=parse)
+    return Format(name, heading=True, timed=True, parse=parse)
 
 
 def _detect_objects(keys: Mapping[str, Any]) -> Format:
@@ -317,3 +303,14 @@ def _shown(value: Any) -> str:
         return "(a list or an object)"
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _seconds_ns(text: str, name: str) -> int:
+    return _decimal_ns(text, name, _SECOND)
+
+
+#: Tables by the columns of their time, prompt and output, and how the time is read.
+_TABLES: Final = (
+    ("azure", ("TIMESTAMP", "ContextTokens", "GeneratedTokens"), _date_ns),
+    ("burstgpt", ("Timestamp", "Request tokens", "Response tokens"), _seconds_ns),
+)
