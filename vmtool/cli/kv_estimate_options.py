@@ -20,7 +20,7 @@ from vmtool.cli.options import (
     COUNT,
     FILE_OR_STDOUT,
     SIZE,
-    completing,
+    compare_option,
     option_group,
 )
 from vmtool.errors import UsageError
@@ -181,12 +181,9 @@ estimate_options: Final = option_group(
         heading="As an engine",
     ),
     option_group(
-        click.option(
-            "--compare",
-            multiple=True,
-            metavar="AXIS=A,B",
-            shell_complete=completing(lambda: [f"{axis}=" for axis in AXES]),
-            help="Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
+        compare_option(
+            AXES,
+            "Compare model, dtype, granule, policy, tp, pp, budget, context or sequences in one"
             " table; can be given several times, and together with --as.",
         ),
         click.option(

@@ -20,7 +20,7 @@ from vmtool.cli.options import (
     COUNT,
     SIZE,
     SIZE_OR_ZERO,
-    completing,
+    compare_option,
     csv_option,
     html_option,
     option_group,
@@ -208,12 +208,9 @@ _REAL: Final = (
 )
 
 _FILES: Final = (
-    click.option(
-        "--compare",
-        multiple=True,
-        metavar="AXIS=A,B",
-        shell_complete=completing(lambda: [f"{axis}=" for axis in AXES]),
-        help="Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; "
+    compare_option(
+        AXES,
+        "Compare granule, policy, dtype, block, on-refusal or commit-ahead in one table; "
         "further arguments AXIS=A,B may follow.",
     ),
     click.option(

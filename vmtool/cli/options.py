@@ -350,6 +350,17 @@ html_option: Final = option_group(
 )
 
 
+def compare_option(axes: Iterable[str], text: str) -> Callable[[_F], _F]:
+    """Return ``--compare`` with the help *text*, which completes the names of *axes*."""
+    return click.option(
+        "--compare",
+        multiple=True,
+        metavar="AXIS=A,B",
+        shell_complete=completing(lambda: [f"{axis}=" for axis in axes]),
+        help=text,
+    )
+
+
 def csv_option(content: str) -> Callable[[_F], _F]:
     """Return ``--csv`` of a command that writes *content* beside its result."""
     return option_group(

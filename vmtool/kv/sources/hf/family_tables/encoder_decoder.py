@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from vmtool.kv.geometry import Extent, Layer, LayerKind, Span, Tensor
-from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS, Fields
+from vmtool.kv.sources.fields import MAX_LAYERS, MAX_TOKENS
 from vmtool.kv.sources.hf import layer_kinds
 from vmtool.kv.sources.hf.attention_tensors import grouped
 from vmtool.kv.sources.hf.family import Family
